@@ -1,0 +1,196 @@
+"""One kind of one API server, as it was when last heard of: which objects, in which versions. Says what a list or a
+line of a watch means as events. Pure: no I/O and no clock. Must not keep the objects themselves; the index has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from ambientd.kube.errors import Ahead, ApiError, Gone
+from ambientd.kube.wire import decode_bookmark, decode_line, error_of
+from ambientd.resources.decode import decode, decode_head
+from ambientd.resources.events import Delete, Event, Invalid, Put
+from ambientd.resources.faults import Undecodable
+from ambientd.resources.ref import ClusterId, Ref
+
+
+class Why(StrEnum):
+    """Why everything is listed (again)."""
+
+    START = "start"
+    EXPIRED = "410"
+    AHEAD = "too large resource version"
+    WENT_BACK = "version went back"
+    APPEARED = "appeared"
+    CONSISTENCY = "consistency"
+
+
+class Relist(Exception):
+    """The watch cannot go on from where it was."""
+
+    def __init__(self, why: Why, detail: str) -> None:
+        super().__init__(f"{why.value}: {detail}")
+        self.why = why
+
+
+class Mirror:
+    """What is held of one kind. `version`: everything up to it was seen; empty: nothing was listed yet."""
+
+    def __init__(self, cluster: ClusterId, kind: str) -> None:
+        self.cluster = cluster
+        self.kind = kind
+        self.version = ""
+        self.nameless = 0
+        """Objects that came without a name, and so could not even be reported."""
+        self.bookmarks = 0
+        self._held: dict[Ref, str] = {}
+        self._is_trusted = True
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def distrust(self) -> None:
+        """The server's history is not the one that we saw: an equal version may stand for another content."""
+        self._is_trusted = False
+
+    def check(self, version: str) -> None:
+        """What the server is at now. Raises Relist when that lies behind what we saw: a restored etcd, whose watch
+        would go on without a word about what it lost."""
+        if is_older(version, self.version):
+            self.distrust()
+            raise Relist(Why.WENT_BACK, f"the server is at {version}, we saw {self.version}")
+
+    def begin(self, version: str) -> Listing:
+        """A list of this version is about to come, perhaps page by page."""
+        if is_older(version, self.version):
+            self.distrust()
+        return Listing(self, version)
+
+    def replace(self, listing: Listing) -> list[Event]:
+        """The list is complete: what it changes. Objects of the version that is held are not mentioned."""
+        gone = sorted(self._held.keys() - listing.seen)
+        for ref in gone:
+            del self._held[ref]
+        # In place, so that the names stay the ones that the index has too.
+        self._held.update(listing.changed)
+        self.version = listing.version
+        self._is_trusted = True
+        return [*listing.events, *(Delete(ref, listing.version, listing.seen_s) for ref in gone)]
+
+    def clear(self, seen_s: float) -> list[Event]:
+        """The kind is no longer there, and that is certain."""
+        gone = sorted(self._held)
+        self._held, self.version, self._is_trusted = {}, "", True
+        return [Delete(ref, "", seen_s) for ref in gone]
+
+    def is_known(self, ref: Ref, version: str) -> bool:
+        return self._is_trusted and bool(version) and self._held.get(ref) == version
+
+    def follow(self, line: bytes, seen_s: float) -> Event | None:
+        """What one line of a watch means; None: nothing changes. Raises Relist, and ApiError for an error that the
+        server reports in the line and for a line that is none; then nothing changed."""
+        told = decode_line(line)
+        match told.type:
+            case "ADDED" | "MODIFIED":
+                return self._put(bytes(told.object), seen_s)
+            case "DELETED":
+                return self._delete(bytes(told.object), seen_s)
+            case "BOOKMARK":
+                self.bookmarks += 1
+                self._advance(decode_bookmark(told.object))
+            case "ERROR":
+                error = error_of(f"the watch of {self.kind}", told.object)
+                raise self.relist_for(error) or error
+        return None
+
+    def relist_for(self, error: ApiError) -> Relist | None:
+        """What an error of a watch means for what is held; None: the watch can go on from there, later."""
+        if isinstance(error, Gone):
+            return Relist(Why.EXPIRED, str(error))
+        if isinstance(error, Ahead):
+            self.distrust()
+            return Relist(Why.AHEAD, str(error))
+        return None
+
+    def _advance(self, version: str) -> None:
+        if is_older(version, self.version):
+            self.distrust()
+            raise Relist(Why.WENT_BACK, f"the watch tells of {version} after {self.version}")
+        self.version = version
+
+    def _put(self, raw: bytes, seen_s: float) -> Event | None:
+        head = self._head(raw)
+        if head is None:
+            return None
+        ref, version = head
+        self._advance(version)
+        if self.is_known(ref, version):
+            return None
+        event = read_object(raw, ref, version, seen_s)
+        self._held[event.object.ref if isinstance(event, Put) else ref] = version
+        return event
+
+    def _delete(self, raw: bytes, seen_s: float) -> Event | None:
+        head = self._head(raw)
+        if head is None:
+            return None
+        ref, version = head
+        # The version of a deletion is that of the deletion; some servers tell the object's last one, and that is no
+        # step back.
+        if not is_older(version, self.version):
+            self.version = version
+        return Delete(ref, version, seen_s) if self._held.pop(ref, None) is not None else None
+
+    def _head(self, raw: bytes) -> tuple[Ref, str] | None:
+        try:
+            ref, version = decode_head(raw, self.kind, self.cluster)
+        except Undecodable:
+            self.nameless += 1
+            return None
+        return ref, version or self.version
+
+
+class Listing:
+    """A list that is coming in. The mirror does not change before it is complete."""
+
+    def __init__(self, mirror: Mirror, version: str) -> None:
+        self.version = version
+        self.seen_s = 0.0
+        self.seen: set[Ref] = set()
+        self.changed: dict[Ref, str] = {}
+        self.events: list[Event] = []
+        self._mirror = mirror
+
+    def take(self, items: Iterable[bytes], seen_s: float) -> None:
+        """Some more objects. About 10 µs for one that is new, 1 µs for one that is held."""
+        self.seen_s = seen_s
+        mirror = self._mirror
+        for raw in items:
+            try:
+                ref, version = decode_head(raw, mirror.kind, mirror.cluster)
+            except Undecodable:
+                mirror.nameless += 1
+                continue
+            self.seen.add(ref)
+            if mirror.is_known(ref, version):
+                continue
+            event = read_object(raw, ref, version, seen_s)
+            self.changed[event.object.ref if isinstance(event, Put) else ref] = version
+            self.events.append(event)
+
+
+def read_object(raw: bytes, ref: Ref, version: str, seen_s: float) -> Put | Invalid:
+    """An object that cannot be decoded is invalid, and nothing else suffers."""
+    try:
+        value, faults = decode(raw, ref.kind, ref.cluster)
+    except Undecodable as error:
+        return Invalid(ref, error.faults, version, seen_s)
+    return Put(value, version, seen_s, faults)
+
+
+def is_older(version: str, than: str) -> bool:
+    """Versions are decimal numbers that grow; where they are not, they are opaque, and none is older. An empty one is
+    older than none."""
+    if not (version.isascii() and than.isascii() and version.isdigit() and than.isdigit()):
+        return False
+    return int(version) < int(than)
