@@ -21,6 +21,7 @@ from ambientd.arguments import (
     parse_duration,
 )
 from ambientd.index.rules import Rules
+from ambientd.security import Security, read_security
 
 __all__ = [
     "FLAGS",
@@ -125,10 +126,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     auto_allocate_addresses: bool = True
     writes_status: bool = True
 
-    authenticate_plaintext: bool = False
-    """`XDS_AUTH_PLAINTEXT`: also streams on plain gRPC must bring a token."""
-    authenticate: bool = True
-    """`XDS_AUTH`: streams over TLS must bring a token."""
+    token_file: str = ""
+    """`--token-review static:FILE`: whose tokens are known in a mesh without an API server; empty: nobody's."""
+    security: Security = Security()
+    """Authentication, certificates and roots."""
     debug_on_http: bool = True
     """`ENABLE_DEBUG_ON_HTTP`: the debug pages exist at all."""
     authorize_debug: bool = True
@@ -230,8 +231,8 @@ class _Loader:
             serve_dry_run_policies=self._ambient_bool("AMBIENT_ENABLE_DRY_RUN_AUTHORIZATION_POLICY", ambient),
             auto_allocate_addresses=self._bool("PILOT_ENABLE_IP_AUTOALLOCATE", True),
             writes_status=self._ambient_bool("AMBIENT_ENABLE_STATUS", ambient, default=True),
-            authenticate_plaintext=self._bool("XDS_AUTH_PLAINTEXT", False),
-            authenticate=self._bool("XDS_AUTH", True),
+            token_file=self._token_file(config_dir),
+            security=read_security(self._variable, self._notices.append),
             debug_on_http=self._bool("ENABLE_DEBUG_ON_HTTP", True),
             authorize_debug=self._bool("ENABLE_DEBUG_ENDPOINT_AUTH", True),
             debug_namespaces=_sorted_list(self._variable("DEBUG_ENDPOINT_AUTH_ALLOWED_NAMESPACES")),
@@ -313,6 +314,20 @@ class _Loader:
         if not _NAME.match(namespace):
             raise SettingsError(f"--namespace: must be the name of a namespace, got {namespace!r}")
         return namespace
+
+    def _token_file(self, config_dir: str) -> str:
+        text = self._flags.get("token-review", "")
+        if not text:
+            return ""
+        how, colon, path = text.partition(":")
+        if how != "static" or not colon or not path:
+            raise SettingsError(f"--token-review: must be static:FILE, got {text!r}")
+        if not config_dir:
+            raise SettingsError(
+                "--token-review: a file of tokens beside an API server would let its readers be anybody; "
+                "remove the flag, or serve a folder with --config-dir"
+            )
+        return path
 
     def _aliases(self) -> tuple[tuple[str, str], ...]:
         aliases: dict[str, str] = {}

@@ -9,7 +9,8 @@ from typing import Any
 
 from ambientd.index import authorization, mesh, namespaces, peers
 from ambientd.index.authorization_conversion import PolicyVerdict
-from ambientd.index.graph import Change, Derived, Graph, Reader, Source, derive
+from ambientd.index.declarations import Change, Derived, Reader, Source, derive
+from ambientd.index.graph import Graph
 from ambientd.index.inputs import SOURCES, changes_of
 from ambientd.index.mesh import RULES, mesh_of
 from ambientd.index.rendered import RenderedPolicy

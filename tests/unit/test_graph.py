@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ambientd.index.graph import (
-    DerivationFailed,
-    Derived,
-    Graph,
-    Index,
-    Reader,
-    Source,
-    derive,
-    derive_over_index,
-    on_demand,
-)
+from ambientd.index.declarations import Derived, Index, Reader, Source, derive, derive_over_index, on_demand
+from ambientd.index.graph import DerivationFailed, Graph
 
 NUMBERS: Source[str, int] = Source("numbers")
 FACTORS: Source[str, int] = Source("factors")

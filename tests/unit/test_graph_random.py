@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ambientd.index.graph import Derived, Graph, Index, Reader, Source, derive, derive_over_index, expand, on_demand
+from ambientd.index.declarations import Derived, Index, Reader, Source, derive, derive_over_index, expand, on_demand
+from ambientd.index.graph import Graph
 
 Value = tuple[int, int]
 Values = dict[int, Value]

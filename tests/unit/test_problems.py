@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ambientd.index.graph import Graph, derive
+from ambientd.index.declarations import derive
+from ambientd.index.graph import Graph
 from ambientd.index.inputs import PODS
 from ambientd.index.rules import Rules
 from ambientd.index.world import DECLARATIONS, World

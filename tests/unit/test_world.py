@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ambientd.index.graph import Derived
+from ambientd.index.declarations import Derived
 from ambientd.index.pod_workloads import POD_WORKLOADS
 from ambientd.index.rendered import RenderedAddress, version_of
 from ambientd.index.rules import Rules

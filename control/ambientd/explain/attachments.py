@@ -10,7 +10,8 @@ from msgspec import Struct
 from ambientd.index import authorization, peers
 from ambientd.index.authorization_conversion import CONVERTED_PREFIX, STATIC_NAME, WAYPOINT_PREFIX
 from ambientd.index.conditions import binding_message
-from ambientd.index.graph import Graph, Reader
+from ambientd.index.declarations import Reader
+from ambientd.index.graph import Graph
 from ambientd.index.mesh import mesh_of
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.index.service_records import ENTRY_RECORDS, SERVICE_RECORDS, ServiceRecord, ruling_on

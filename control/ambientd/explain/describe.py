@@ -19,8 +19,8 @@ from ambientd.explain.onlooker import Onlooker
 from ambientd.index import authorization, peers
 from ambientd.index.authorization_conversion import Verdict
 from ambientd.index.conditions import Conditions
+from ambientd.index.declarations import Reader
 from ambientd.index.entry_workloads import SERVICE_ENTRY_WORKLOADS, WORKLOAD_ENTRY_WORKLOADS, effective_labels
-from ambientd.index.graph import Reader
 from ambientd.index.inputs import BY_KIND, TROUBLES
 from ambientd.index.mesh import in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered

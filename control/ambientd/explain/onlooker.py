@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
-from ambientd.index.graph import Collection, Derived, Graph, Index
+from ambientd.index.declarations import Collection, Derived, Index
+from ambientd.index.graph import Graph
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -15,18 +15,9 @@ from typing import Any, Literal, TypeVar, cast
 
 from msgspec import Struct
 
-from ambientd.index.graph import (
-    _MISSING,
-    Collection,
-    Graph,
-    Index,
-    Read,
-    _Cell,
-    _DerivedNode,
-    _IndexNode,
-    _Shared,
-    _SourceNode,
-)
+from ambientd.index.declarations import Collection, Index, Read
+from ambientd.index.graph import Graph
+from ambientd.index.tables import MISSING, Cell, DerivedTable, IndexTable, Shared, SourceTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -80,19 +71,19 @@ class Audit:
     def _round(self) -> Generator[None, None, None]:
         # Lists of keys are copies, since commits come in between; what is new by then is seen in the next round.
         for node in self._graph._numbered:
-            if isinstance(node, _IndexNode):
+            if isinstance(node, IndexTable):
                 yield from self._members(node)
-            elif isinstance(node, _DerivedNode) and node.declaration.is_expanded:
+            elif isinstance(node, DerivedTable) and node.declaration.is_expanded:
                 yield from self._families(node)
-            elif isinstance(node, _DerivedNode):
+            elif isinstance(node, DerivedTable):
                 yield from self._values(node)
 
-    def _find(self, node: _DerivedNode | _IndexNode, key: Any, held: Any, wanted: Any, what: What = "value") -> None:
+    def _find(self, node: DerivedTable | IndexTable, key: Any, held: Any, wanted: Any, what: What = "value") -> None:
         self._found.append(Finding(node.name, key, held, wanted, what))
 
     # Values: at most one per key of `over`, or on demand.
 
-    def _values(self, node: _DerivedNode) -> Generator[None, None, None]:
+    def _values(self, node: DerivedTable) -> Generator[None, None, None]:
         for key in list(node.cells):
             self._check_value(node, key)
             yield
@@ -101,7 +92,7 @@ class Audit:
                 self._check_value(node, key)
             yield
 
-    def _check_value(self, node: _DerivedNode, key: Any) -> bool:
+    def _check_value(self, node: DerivedTable, key: Any) -> bool:
         """Whether a value is as it should be; if not, it is told and repaired."""
         cell = node.cells.get(key)
         if key in node.pending or (cell is None and node.is_on_demand):
@@ -127,7 +118,7 @@ class Audit:
 
     # Families: any number of values per key of `over`.
 
-    def _families(self, node: _DerivedNode) -> Generator[None, None, None]:
+    def _families(self, node: DerivedTable) -> Generator[None, None, None]:
         children = list(node.cells)
         owned: set[Any] = set()
         for key in list(node.parents):
@@ -143,7 +134,7 @@ class Audit:
             self._check_child(node, child, child in owned)
             yield
 
-    def _check_family(self, node: _DerivedNode, key: Any) -> bool:
+    def _check_family(self, node: DerivedTable, key: Any) -> bool:
         """The keys of a family, and what its values were gathered into; what they were rendered into is looked at
         child by child, since a family can be large."""
         if key in node.pending:
@@ -171,9 +162,9 @@ class Audit:
                 return self._differs(node, key, fresh.reads, (child, cell.gathered), (child, gathered))
         return self._check_reads(node, key, parent, fresh)
 
-    def _check_child(self, node: _DerivedNode, child: Any, is_owned: bool) -> None:
+    def _check_child(self, node: DerivedTable, child: Any, is_owned: bool) -> None:
         cell = node.cells.get(child)
-        if cell is None or cell.value is None or cell.gathered is _MISSING:
+        if cell is None or cell.value is None or cell.gathered is MISSING:
             return
         self.checked += 1
         wanted = _rendered(node, cell.gathered)
@@ -191,7 +182,7 @@ class Audit:
 
     # What both kinds share.
 
-    def _check_reads(self, node: _DerivedNode, key: Any, cell: _Cell | None, fresh: _Fresh) -> bool:
+    def _check_reads(self, node: DerivedTable, key: Any, cell: Cell | None, fresh: _Fresh) -> bool:
         """Whether a change of what a value follows from would reach it."""
         reads, held = tuple(fresh.reads), () if cell is None else cell.reads
         if reads != held:
@@ -203,7 +194,7 @@ class Audit:
         return True
 
     def _differs(
-        self, node: _DerivedNode, key: Any, reads: Iterable[Read], held: Any, wanted: Any, what: What = "value"
+        self, node: DerivedTable, key: Any, reads: Iterable[Read], held: Any, wanted: Any, what: What = "value"
     ) -> Literal[False]:
         if self._are_right(reads) and self._are_right(_base_reads(node, key)):
             self._find(node, key, held, wanted, what)
@@ -215,9 +206,9 @@ class Audit:
         right = True
         for number, asked in list(reads):
             node = self._graph._numbered[number]
-            if isinstance(node, _IndexNode):
+            if isinstance(node, IndexTable):
                 right &= self._check_bucket(node, asked)
-            elif isinstance(node, _DerivedNode) and not node.declaration.is_expanded:
+            elif isinstance(node, DerivedTable) and not node.declaration.is_expanded:
                 right &= asked not in node.pending and self._check_value(node, asked)
         return right
 
@@ -226,7 +217,7 @@ class Audit:
 
     # Indices.
 
-    def _members(self, index: _IndexNode) -> Generator[None, None, None]:
+    def _members(self, index: IndexTable) -> Generator[None, None, None]:
         for key in list(_keys(index.over)):
             self._check_member(index, key)
             yield
@@ -237,7 +228,7 @@ class Audit:
                     self._misfiled(index, value, key)
                 yield
 
-    def _check_member(self, index: _IndexNode, key: Any) -> None:
+    def _check_member(self, index: IndexTable, key: Any) -> None:
         held = index.over.current(key)
         if held is None:
             return
@@ -246,7 +237,7 @@ class Audit:
             if key not in index.bucket(value):
                 self._misfiled(index, value, key)
 
-    def _check_bucket(self, index: _IndexNode, value: Any) -> bool:
+    def _check_bucket(self, index: IndexTable, value: Any) -> bool:
         """Whether a bucket is what a scan of the whole collection finds."""
         read = (index.number, value)
         if read not in self._scanned:
@@ -256,7 +247,7 @@ class Audit:
             self._misfiled(index, value, key)
         return not wrong
 
-    def _misfiled(self, index: _IndexNode, value: Any, key: Any) -> None:
+    def _misfiled(self, index: IndexTable, value: Any, key: Any) -> None:
         is_wanted = _belongs(index, value, key)
         self._find(index, (value, key), not is_wanted, is_wanted, "member")
         self._graph.refile(index.declaration, value, key)
@@ -272,41 +263,41 @@ class _Fresh:
         """On-demand values that were asked for and are not held."""
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
-        node = cast("_SourceNode | _DerivedNode", self._graph._nodes[collection])
+        node = cast("SourceTable | DerivedTable", self._graph._nodes[collection])
         read = (node.number, key)
         self.reads[read] = None
-        if isinstance(node, _DerivedNode) and node.is_on_demand and key not in node.cells:
+        if isinstance(node, DerivedTable) and node.is_on_demand and key not in node.cells:
             self.lacking.append(read)
             return cast("V | None", node.declaration.gather(key, _Fresh(self._graph)))
         return cast("V | None", node.current(key))
 
     def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
-        node = cast("_IndexNode", self._graph._nodes[index])
+        node = cast("IndexTable", self._graph._nodes[index])
         self.reads[(node.number, value)] = None
         return node.members(value)
 
 
-def _rendered(node: _DerivedNode, gathered: Any) -> Any:
+def _rendered(node: DerivedTable, gathered: Any) -> Any:
     render = node.declaration.render
     return gathered if render is None or gathered is None else render(gathered)
 
 
-def _keys(node: _SourceNode | _DerivedNode | _IndexNode | None) -> Iterable[Any]:
+def _keys(node: SourceTable | DerivedTable | IndexTable | None) -> Iterable[Any]:
     if node is None:
         return ()
-    return node.cells if isinstance(node, _DerivedNode) else node.base
+    return node.cells if isinstance(node, DerivedTable) else node.base
 
 
-def _base_reads(node: _DerivedNode, key: Any) -> tuple[Read, ...]:
+def _base_reads(node: DerivedTable, key: Any) -> tuple[Read, ...]:
     """What a value is over, as if it had been read."""
     return () if node.base is None else ((node.base.number, key),)
 
 
-def _belongs(index: _IndexNode, value: Any, key: Any) -> bool:
+def _belongs(index: IndexTable, value: Any, key: Any) -> bool:
     held = index.over.current(key)
     return held is not None and value in index.by(held)
 
 
-def _is_heard(graph: Graph, read: Read, cell: _Cell) -> bool:
+def _is_heard(graph: Graph, read: Read, cell: Cell) -> bool:
     entry = graph._dependents.get(read)
-    return cell in entry.cells if isinstance(entry, _Shared) else entry is cell
+    return cell in entry.cells if isinstance(entry, Shared) else entry is cell

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from ambientd.index.authorization_conversion import Conversion, PolicyKey, PolicyVerdict, convert, scope_is_selector
-from ambientd.index.graph import Derived, Index, Reader, derive
+from ambientd.index.declarations import Derived, Index, Reader, derive
 from ambientd.index.inputs import AUTHORIZATION_POLICIES
 from ambientd.index.mesh import MeshView, in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from ambientd.index.declarations import Derived, Reader, derive
 from ambientd.index.entry_workloads import WORKLOAD_ENTRY_BINDINGS
-from ambientd.index.graph import Derived, Reader, derive
 from ambientd.index.inputs import SERVICE_ENTRIES, SERVICES, WORKLOAD_ENTRIES
 from ambientd.index.mesh import mesh_of
 from ambientd.index.namespaces import namespace_of

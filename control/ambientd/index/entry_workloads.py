@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ambientd.index.graph import Derived, Reader, derive, expand
+from ambientd.index.declarations import Derived, Reader, derive, expand
 from ambientd.index.inputs import SERVICE_ENTRIES, WORKLOAD_ENTRIES
 from ambientd.index.ips import parse_ip
 from ambientd.index.mesh import in_revision, mesh_of

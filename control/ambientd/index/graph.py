@@ -13,302 +13,15 @@ afterwards. One transaction at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, cast
 
-from msgspec import Struct
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-G = TypeVar("G")
-I = TypeVar("I", bound=Hashable)  # noqa: E741  (the value of an index; K and V are taken)
-P = TypeVar("P")
-
-Read = tuple[int, Hashable]
-"""One recorded read: the number of a collection or index, and the key that was asked."""
-
-
-class Collection(Generic[K, V]):
-    """What `Source` and `Derived` have in common: a name, and values by key."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Source(Collection[K, V]):
-    """Values that are set from outside."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Index(Generic[I, V]):
-    """The values of a collection by something they hold; a value may stand under several index values, or none."""
-
-    name: str
-    over: Collection[Any, V]
-    by: Callable[[V], Iterable[I]]
-
-
-class Reader(Protocol):
-    """How a gather looks at the rest of the graph; every call is recorded."""
-
-    def get(self, collection: Collection[K, V], key: K) -> V | None: ...
-
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
-        """The members under an index value, in the order of their keys."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Derived(Collection[K, V]):
-    """Values that follow from others; made by `derive`, `derive_over_index`, `expand` and `on_demand`."""
-
-    name: str
-    over: Collection[Any, Any] | Index[Any, Any] | None
-    gather: Callable[..., Any]
-    render: Callable[[Any], Any] | None
-    is_expanded: bool
-
-
-def derive(
-    name: str,
-    over: Collection[K, P],
-    gather: Callable[[P, Reader], G | None],
-    render: Callable[[G], V | None] | None = None,
-) -> Derived[K, V]:
-    """At most one value per value of `over`, under the same key. None yields none."""
-    return Derived(name, over, gather, render, is_expanded=False)
-
-
-def derive_over_index(
-    name: str,
-    over: Index[I, P],
-    gather: Callable[[I, tuple[P, ...], Reader], G | None],
-    render: Callable[[G], V | None] | None = None,
-) -> Derived[I, V]:
-    """At most one value per value of an index that has members."""
-    return Derived(name, over, gather, render, is_expanded=False)
-
-
-def expand(
-    name: str,
-    over: Collection[Any, P],
-    gather: Callable[[P, Reader], Mapping[K, G]],
-    render: Callable[[G], V | None] | None = None,
-) -> Derived[K, V]:
-    """Any number of values per value of `over`. Keys must be unique over the whole collection."""
-    return Derived(name, over, gather, render, is_expanded=True)
-
-
-def on_demand(name: str, gather: Callable[[K, Reader], V | None]) -> Derived[K, V]:
-    """A value exists while somebody who is derived reads it."""
-    return Derived(name, None, gather, None, is_expanded=False)
+from ambientd.index.declarations import Change, Collection, Derived, I, Index, K, Read, Source, V
+from ambientd.index.tables import GONE, MISSING, Cell, DerivedTable, Gone, IndexTable, Shared, SourceTable, Table
 
 
 class DerivationFailed(Exception):
     """A gather or render raised; the former value stays in force."""
-
-
-class _Gone:
-    """Marks a deleted key in a layer."""
-
-
-_GONE: Final = _Gone()
-_MISSING: Final = _Gone()
-
-
-class _Cell(Struct, eq=False, gc=False):
-    """One derived value: committed value, what it was gathered into, and what that read."""
-
-    node: _DerivedNode
-    key: Any
-    reads: tuple[Read, ...] = ()
-    gathered: Any = None
-    value: Any = None
-
-
-class _Shared(Struct, eq=False):
-    """Several cells that made the same read; `read` is the one tuple that they all hold."""
-
-    read: Read
-    cells: set[_Cell]
-
-
-class _SourceNode:
-    def __init__(self, number: int, declaration: Source[Any, Any]) -> None:
-        self.number = number
-        self.name = declaration.name
-        self.rank = -1
-        self.base: dict[Any, Any] = {}
-        self.layer: dict[Any, Any] = {}
-        self.indices: list[_IndexNode] = []
-        self.followers: list[_DerivedNode] = []
-
-    def current(self, key: Any) -> Any:
-        value = self.layer.get(key, _MISSING)
-        if value is _MISSING:
-            return self.base.get(key)
-        return None if value is _GONE else value
-
-    def committed(self, key: Any) -> Any:
-        return self.base.get(key)
-
-    def committed_keys(self) -> Iterable[Any]:
-        return self.base
-
-    def fold(self) -> Iterator[None]:
-        yield from _fold(self.base, self.layer)
-
-    def size(self) -> int:
-        return len(self.base)
-
-
-class _DerivedNode:
-    def __init__(self, number: int, declaration: Derived[Any, Any], rank: int) -> None:
-        self.number = number
-        self.declaration = declaration
-        self.name = declaration.name
-        self.rank = rank
-        self.is_on_demand = declaration.over is None
-        self.over_index = isinstance(declaration.over, Index)
-        self.base: _SourceNode | _DerivedNode | _IndexNode | None = None
-        self.cells: dict[Any, _Cell] = {}
-        self.parents: dict[Any, _Cell] = {}
-        """For an expanded collection: reads and child keys of each value of `over`."""
-        self.layer: dict[Any, Any] = {}
-        self.gathered: dict[Any, Any] = {}
-        """What the layer's values were gathered into."""
-        self.indices: list[_IndexNode] = []
-        self.followers: list[_DerivedNode] = []
-        self.pending: dict[Any, None] = {}
-        self.unread: dict[Any, None] = {}
-        """On-demand keys that may have lost their last reader."""
-        self.forgotten: set[Any] = set()
-        """On-demand keys that did, and go with the next fold."""
-        self.gathers = 0
-
-    def current(self, key: Any) -> Any:
-        value = self.layer.get(key, _MISSING)
-        if value is _MISSING:
-            cell = self.cells.get(key)
-            return None if cell is None else cell.value
-        return None if value is _GONE else value
-
-    def committed(self, key: Any) -> Any:
-        cell = self.cells.get(key)
-        return None if cell is None else cell.value
-
-    def committed_keys(self) -> Iterable[Any]:
-        return (key for key, cell in self.cells.items() if cell.value is not None)
-
-    def fold(self) -> Iterator[None]:
-        cells = self.cells
-        while self.layer:
-            key, value = self.layer.popitem()
-            gathered = self.gathered.pop(key, None)
-            if value is _GONE:
-                cell = cells.get(key)
-                if cell is not None:
-                    if cell.reads or (self.is_on_demand and key not in self.forgotten):
-                        cell.value = cell.gathered = None  # it still reads, and may come to yield a value
-                    else:
-                        del cells[key]
-                        self.forgotten.discard(key)
-            else:
-                cell = cells.get(key)
-                if cell is None:
-                    cell = cells[key] = _Cell(self, key)
-                cell.value = value
-                cell.gathered = gathered
-            yield
-
-    def size(self) -> int:
-        return len(self.cells) + len(self.parents)
-
-
-class _IndexNode:
-    """Buckets of keys by index value: a tuple while small, for memory; a layer holds whole new buckets."""
-
-    _SMALL: Final = 8
-
-    def __init__(self, number: int, declaration: Index[Any, Any], over: _SourceNode | _DerivedNode) -> None:
-        self.number = number
-        self.name = declaration.name
-        self.rank = over.rank
-        self.declaration = declaration
-        self.by = declaration.by
-        self.over = over
-        self.base: dict[Any, tuple[Any, ...] | set[Any]] = {}
-        self.layer: dict[Any, tuple[Any, ...] | set[Any]] = {}
-        self.followers: list[_DerivedNode] = []
-
-    def bucket(self, value: Any) -> Iterable[Any]:
-        held = self.layer.get(value)
-        return self.base.get(value, ()) if held is None else held
-
-    def move(self, key: Any, old: Any, new: Any) -> set[Any]:
-        """Puts a changed member where it belongs, and returns the index values whose answer changed."""
-        before = set(self.by(old)) if old is not None else set()
-        after = set(self.by(new)) if new is not None else set()
-        for value in before - after:
-            bucket = self._own(value)
-            if isinstance(bucket, set):
-                bucket.discard(key)
-            else:
-                self.layer[value] = tuple(member for member in bucket if member != key)
-        for value in after - before:
-            bucket = self._own(value)
-            if isinstance(bucket, set):
-                bucket.add(key)
-            elif len(bucket) < self._SMALL:
-                self.layer[value] = (*bucket, key)
-            else:
-                self.layer[value] = {*bucket, key}
-        return before | after
-
-    def _own(self, value: Any) -> tuple[Any, ...] | set[Any]:
-        """The bucket as this transaction may change it: a tuple, or the layer's own copy of a set."""
-        bucket = self.layer.get(value)
-        if bucket is None:
-            bucket = self.base.get(value, ())
-            if isinstance(bucket, set):
-                bucket = self.layer[value] = set(bucket)
-        return bucket
-
-    def members(self, value: Any) -> tuple[Any, ...]:
-        keys = self.bucket(value)
-        current = self.over.current
-        return tuple(current(key) for key in sorted(keys))
-
-    def committed_members(self, value: Any) -> tuple[Any, ...]:
-        return tuple(self.over.committed(key) for key in sorted(self.base.get(value, ())))
-
-    def fold(self) -> Iterator[None]:
-        while self.layer:
-            value, bucket = self.layer.popitem()
-            if bucket:
-                self.base[value] = tuple(bucket) if len(bucket) <= self._SMALL else bucket
-            else:
-                self.base.pop(value, None)
-            yield
-
-    def size(self) -> int:
-        return len(self.base)
-
-
-_Node = _SourceNode | _DerivedNode | _IndexNode
-
-
-def _fold(base: dict[Any, Any], layer: dict[Any, Any]) -> Iterator[None]:
-    while layer:
-        key, value = layer.popitem()
-        if value is _GONE:
-            base.pop(key, None)
-        else:
-            base[key] = value
-        yield
 
 
 class _Recorder:
@@ -323,19 +36,15 @@ class _Recorder:
         node = self._graph._nodes[collection]
         assert node.rank < self._rank, f"rank {self._rank} reads {node.name}, which is not settled before it"
         self.reads[(node.number, key)] = None
-        if isinstance(node, _DerivedNode) and node.is_on_demand:
+        if isinstance(node, DerivedTable) and node.is_on_demand:
             return cast("V | None", self._graph._demand(node, key))
-        return cast("V | None", cast("_SourceNode | _DerivedNode", node).current(key))
+        return cast("V | None", cast("SourceTable | DerivedTable", node).current(key))
 
     def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
-        node = cast("_IndexNode", self._graph._nodes[index])
+        node = cast("IndexTable", self._graph._nodes[index])
         assert node.rank < self._rank, f"rank {self._rank} reads {node.name}, which is not settled before it"
         self.reads[(node.number, value)] = None
         return node.members(value)
-
-
-Change = tuple[Source[Any, Any], Any, Any]
-"""A source, a key, and its new value; None deletes."""
 
 
 class Graph:
@@ -345,10 +54,10 @@ class Graph:
         self, declarations: Iterable[Collection[Any, Any] | Index[Any, Any]], *, is_strict: bool = False
     ) -> None:
         self._is_strict = is_strict
-        self._nodes: dict[Any, _Node] = {}
-        self._numbered: list[_Node] = []
-        self._derived: list[_DerivedNode] = []
-        self._dependents: dict[Read, _Cell | _Shared] = {}
+        self._nodes: dict[Any, Table] = {}
+        self._numbered: list[Table] = []
+        self._derived: list[DerivedTable] = []
+        self._dependents: dict[Read, Cell | Shared] = {}
         self._is_committed = True
         self._transaction: Transaction | None = None
         self.failures: dict[tuple[str, Any], Exception] = {}
@@ -362,22 +71,22 @@ class Graph:
     def _declare(self, declaration: Collection[Any, Any] | Index[Any, Any]) -> None:
         if declaration in self._nodes:
             return
-        node: _Node
+        node: Table
         number = len(self._numbered)
         if isinstance(declaration, Source):
-            node = _SourceNode(number, declaration)
+            node = SourceTable(number, declaration)
         elif isinstance(declaration, Index):
             self._declare(declaration.over)
             number = len(self._numbered)
-            over = cast("_SourceNode | _DerivedNode", self._nodes[declaration.over])
-            node = _IndexNode(number, declaration, over)
+            over = cast("SourceTable | DerivedTable", self._nodes[declaration.over])
+            node = IndexTable(number, declaration, over)
             over.indices.append(node)
         else:
             derived = cast("Derived[Any, Any]", declaration)
             if derived.over is not None:
                 self._declare(derived.over)
                 number = len(self._numbered)
-            node = _DerivedNode(number, derived, rank=len(self._derived))
+            node = DerivedTable(number, derived, rank=len(self._derived))
             if derived.over is not None:
                 node.base = self._nodes[derived.over]
                 node.base.followers.append(node)
@@ -388,32 +97,32 @@ class Graph:
     # What outside readers see: the last commit.
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
-        node = cast("_SourceNode | _DerivedNode", self._nodes[collection])
+        node = cast("SourceTable | DerivedTable", self._nodes[collection])
         return cast("V | None", node.current(key) if self._is_committed else node.committed(key))
 
     def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
-        node = cast("_IndexNode", self._nodes[index])
+        node = cast("IndexTable", self._nodes[index])
         return node.members(value) if self._is_committed else node.committed_members(value)
 
     def items(self, collection: Collection[K, V]) -> Iterator[tuple[K, V]]:
         """All values, in no order; the collection must not change while this is read."""
-        node = cast("_SourceNode | _DerivedNode", self._nodes[collection])
+        node = cast("SourceTable | DerivedTable", self._nodes[collection])
         layer = node.layer if self._is_committed else {}
         for key in node.committed_keys():
             if key not in layer:
                 yield key, node.committed(key)
         for key, value in layer.items():
-            if value is not _GONE:
+            if value is not GONE:
                 yield key, value
 
     def keys(self, collection: Collection[K, V]) -> list[K]:
         """A copy of all keys that are folded in, with those that have no value now."""
-        node = cast("_SourceNode | _DerivedNode", self._nodes[collection])
-        return list(node.base if isinstance(node, _SourceNode) else node.cells)
+        node = cast("SourceTable | DerivedTable", self._nodes[collection])
+        return list(node.base if isinstance(node, SourceTable) else node.cells)
 
     def reads(self, collection: Derived[K, V], key: K) -> tuple[tuple[str, Any], ...]:
         """What a value was gathered from: names of collections or indices, and keys."""
-        node = cast("_DerivedNode", self._nodes[collection])
+        node = cast("DerivedTable", self._nodes[collection])
         cell = node.cells.get(key)
         reads = () if cell is None else cell.reads
         return tuple((self._numbered[number].name, asked) for number, asked in reads)
@@ -453,7 +162,7 @@ class Graph:
     def recheck(self, collection: Derived[K, V], key: K) -> None:
         """Has a value derived anew, or for an expanded collection the values of one key of `over`, whatever is held of
         it and of its reads."""
-        node = cast("_DerivedNode", self._nodes[collection])
+        node = cast("DerivedTable", self._nodes[collection])
         if node.is_on_demand and (node.number, key) not in self._dependents:
             node.unread[key] = None
             return
@@ -462,19 +171,19 @@ class Graph:
             self._subscribe(cell, ())
             held = (cell.value or ()) if node.declaration.is_expanded else (key,)
             for each in filter(None, map(node.cells.get, held)):
-                each.gathered = _MISSING  # equal to nothing that is gathered
+                each.gathered = MISSING  # equal to nothing that is gathered
         node.pending[key] = None
 
     def disown(self, collection: Derived[K, V], child: K) -> None:
         """Drops a value of an expanded collection that no key of `over` yields."""
-        node = cast("_DerivedNode", self._nodes[collection])
-        nobody = _Gone()  # as a key of `over`: one that is gone, and takes what it yielded with it
-        node.parents[nobody] = _Cell(node, nobody, value=(child,))
+        node = cast("DerivedTable", self._nodes[collection])
+        nobody = Gone()  # as a key of `over`: one that is gone, and takes what it yielded with it
+        node.parents[nobody] = Cell(node, nobody, value=(child,))
         node.pending[nobody] = None
 
     def refile(self, index: Index[I, Any], value: I, key: Any) -> None:
         """Puts a member into one bucket of an index, or takes it out, as what is held says."""
-        node = cast("_IndexNode", self._nodes[index])
+        node = cast("IndexTable", self._nodes[index])
         held = node.over.current(key)
         bucket = {*node.bucket(value)} - {key}
         if held is not None and value in node.by(held):
@@ -485,8 +194,8 @@ class Graph:
         self._follow(node.followers, value)
         self._touch((node.number, value))
 
-    def _set(self, node: _SourceNode | _DerivedNode, key: Any, old: Any, new: Any) -> None:
-        node.layer[key] = _GONE if new is None else new
+    def _set(self, node: SourceTable | DerivedTable, key: Any, old: Any, new: Any) -> None:
+        node.layer[key] = GONE if new is None else new
         for index in node.indices:
             for value in index.move(key, old, new):
                 self._follow(index.followers, value)
@@ -494,7 +203,7 @@ class Graph:
         self._follow(node.followers, key)
         self._touch((node.number, key))
 
-    def _follow(self, followers: list[_DerivedNode], key: Any) -> None:
+    def _follow(self, followers: list[DerivedTable], key: Any) -> None:
         for follower in followers:
             if follower.name not in self.suppressed or not (key in follower.cells or key in follower.parents):
                 follower.pending[key] = None
@@ -503,17 +212,17 @@ class Graph:
         entry = self._dependents.get(read)
         if entry is None:
             return
-        for cell in entry.cells if isinstance(entry, _Shared) else (entry,):
+        for cell in entry.cells if isinstance(entry, Shared) else (entry,):
             if cell.node.name not in self.suppressed:
                 cell.node.pending[cell.key] = None
 
-    def _demand(self, node: _DerivedNode, key: Any) -> Any:
+    def _demand(self, node: DerivedTable, key: Any) -> Any:
         if key not in node.cells:
             self._derive_cell(node, key)
         return node.current(key)
 
-    def _gather(self, node: _DerivedNode, arguments: tuple[Any, ...], cell: _Cell) -> Any:
-        """What the declaration gathers, its reads moved to the cell; `_MISSING` when it raised."""
+    def _gather(self, node: DerivedTable, arguments: tuple[Any, ...], cell: Cell) -> Any:
+        """What the declaration gathers, its reads moved to the cell; `MISSING` when it raised."""
         recorder = _Recorder(self, node.rank)
         node.gathers += 1
         try:
@@ -522,17 +231,17 @@ class Graph:
             self._fail(node, cell.key, error)
             # What it read before, and what it read now: either may be what mends it.
             self._subscribe(cell, tuple({**dict.fromkeys(cell.reads), **recorder.reads}))
-            return _MISSING
+            return MISSING
         self.failures.pop((node.name, cell.key), None)
         self._subscribe(cell, tuple(recorder.reads))
         return gathered
 
-    def _fail(self, node: _DerivedNode, key: Any, error: Exception) -> None:
+    def _fail(self, node: DerivedTable, key: Any, error: Exception) -> None:
         if self._is_strict:
             raise DerivationFailed(f"{node.name} of {key}") from error
         self.failures[(node.name, key)] = error
 
-    def _derive(self, node: _DerivedNode, key: Any) -> None:
+    def _derive(self, node: DerivedTable, key: Any) -> None:
         if node.declaration.is_expanded:
             self._derive_children(node, key)
         elif node.is_on_demand and key not in node.cells:
@@ -540,7 +249,7 @@ class Graph:
         else:
             self._derive_cell(node, key)
 
-    def _derive_cell(self, node: _DerivedNode, key: Any) -> None:
+    def _derive_cell(self, node: DerivedTable, key: Any) -> None:
         arguments = self._arguments(node, key)
         cell = node.cells.get(key)
         if arguments is None:
@@ -549,9 +258,9 @@ class Graph:
             return
         is_new = cell is None
         if cell is None:
-            cell = node.cells[key] = _Cell(node, key)
+            cell = node.cells[key] = Cell(node, key)
         gathered = self._gather(node, arguments, cell)
-        if gathered is _MISSING:
+        if gathered is MISSING:
             return
         if not is_new and (gathered is cell.gathered or gathered == cell.gathered) and key not in node.layer:
             return
@@ -559,18 +268,18 @@ class Graph:
         if gathered is None and not cell.reads and not node.is_on_demand and key not in node.layer:
             del node.cells[key]
 
-    def _arguments(self, node: _DerivedNode, key: Any) -> tuple[Any, ...] | None:
+    def _arguments(self, node: DerivedTable, key: Any) -> tuple[Any, ...] | None:
         """What a gather is called with; None when the value that it is over is gone."""
         base = node.base
         if base is None:
             return (key,)
-        if isinstance(base, _IndexNode):
+        if isinstance(base, IndexTable):
             members = base.members(key)
             return (key, members) if members else None
         value = base.current(key)
         return None if value is None else (value,)
 
-    def _render_and_set(self, node: _DerivedNode, key: Any, old: Any, gathered: Any) -> None:
+    def _render_and_set(self, node: DerivedTable, key: Any, old: Any, gathered: Any) -> None:
         new = gathered
         if node.declaration.render is not None and gathered is not None:
             try:
@@ -587,7 +296,7 @@ class Graph:
         node.gathered[key] = gathered
         self._set(node, key, old, new)
 
-    def _derive_children(self, node: _DerivedNode, key: Any) -> None:
+    def _derive_children(self, node: DerivedTable, key: Any) -> None:
         arguments = self._arguments(node, key)
         parent = node.parents.get(key)
         if arguments is None:
@@ -598,9 +307,9 @@ class Graph:
                 del node.parents[key]
             return
         if parent is None:
-            parent = node.parents[key] = _Cell(node, key)
+            parent = node.parents[key] = Cell(node, key)
         gathered = self._gather(node, arguments, parent)
-        if gathered is _MISSING:
+        if gathered is MISSING:
             return
         for child in parent.value or ():
             if child not in gathered:
@@ -611,13 +320,13 @@ class Graph:
         if not gathered and not parent.reads:
             del node.parents[key]
 
-    def _set_child(self, node: _DerivedNode, child: Any, gathered: Any) -> None:
+    def _set_child(self, node: DerivedTable, child: Any, gathered: Any) -> None:
         cell = node.cells.get(child)
         if cell is not None and child not in node.layer and gathered == cell.gathered:
             return
         self._render_and_set(node, child, None if cell is None else cell.value, gathered)
 
-    def _drop(self, node: _DerivedNode, cell: _Cell) -> None:
+    def _drop(self, node: DerivedTable, cell: Cell) -> None:
         self._subscribe(cell, ())
         self.failures.pop((node.name, cell.key), None)
         if cell.value is not None:
@@ -625,17 +334,17 @@ class Graph:
         elif cell.key not in node.layer:
             del node.cells[cell.key]
 
-    def _forget(self, node: _DerivedNode, cell: _Cell) -> None:
+    def _forget(self, node: DerivedTable, cell: Cell) -> None:
         """Drops an on-demand value that nobody reads any more; outside readers see it until the commit."""
         self._subscribe(cell, ())
         self.failures.pop((node.name, cell.key), None)
         for index in node.indices:
             index.move(cell.key, node.current(cell.key), None)
-        node.layer[cell.key] = _GONE
+        node.layer[cell.key] = GONE
         node.gathered.pop(cell.key, None)
         node.forgotten.add(cell.key)
 
-    def _subscribe(self, cell: _Cell, reads: tuple[Read, ...]) -> None:
+    def _subscribe(self, cell: Cell, reads: tuple[Read, ...]) -> None:
         if reads == cell.reads:
             return
         before, after = set(cell.reads), set(reads)
@@ -643,22 +352,22 @@ class Graph:
             self._unlisten(read, cell)
         cell.reads = tuple(self._listen(read, cell) if read not in before else read for read in reads)
 
-    def _listen(self, read: Read, cell: _Cell) -> Read:
+    def _listen(self, read: Read, cell: Cell) -> Read:
         """Returns the tuple to hold for this read, one for all who made it: at 100,000 pods that is most of them."""
         entry = self._dependents.get(read)
         if entry is None:
             self._dependents[read] = cell
             return read
-        if isinstance(entry, _Shared):
+        if isinstance(entry, Shared):
             entry.cells.add(cell)
             return entry.read
         shared = next((held for held in entry.reads if held == read), read)
-        self._dependents[shared] = _Shared(shared, {entry, cell})
+        self._dependents[shared] = Shared(shared, {entry, cell})
         return shared
 
-    def _unlisten(self, read: Read, cell: _Cell) -> None:
+    def _unlisten(self, read: Read, cell: Cell) -> None:
         entry = self._dependents.get(read)
-        if isinstance(entry, _Shared):
+        if isinstance(entry, Shared):
             entry.cells.discard(cell)
             if entry.cells:
                 return
@@ -666,7 +375,7 @@ class Graph:
             return
         del self._dependents[read]
         node = self._numbered[read[0]]
-        if isinstance(node, _DerivedNode) and node.is_on_demand:
+        if isinstance(node, DerivedTable) and node.is_on_demand:
             node.unread[read[1]] = None
 
 
@@ -689,17 +398,17 @@ class Transaction:
 
     def changed(self, collection: Derived[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
         """Key, committed value and new value of everything that changes; between the last step and `settle`."""
-        node = cast("_DerivedNode", self._graph._nodes[collection])
+        node = cast("DerivedTable", self._graph._nodes[collection])
         for key, value in node.layer.items():
             cell = node.cells.get(key)
             old = None if cell is None else cell.value
-            new = None if value is _GONE else value
+            new = None if value is GONE else value
             if old is not None or new is not None:
                 yield key, old, new
 
     def count(self, collection: Derived[Any, Any]) -> int:
         """How many values of the collection change, at most."""
-        return len(cast("_DerivedNode", self._graph._nodes[collection]).layer)
+        return len(cast("DerivedTable", self._graph._nodes[collection]).layer)
 
     def commit(self) -> None:
         """Shows the new state to everybody, at once."""
@@ -720,7 +429,7 @@ class Transaction:
         graph = self._graph
         last: dict[tuple[Any, Any], Any] = {(source, key): value for source, key, value in changes}
         for (source, key), value in last.items():
-            node = cast("_SourceNode", graph._nodes[source])
+            node = cast("SourceTable", graph._nodes[source])
             old = node.base.get(key)
             if old is not value and old != value:
                 graph._set(node, key, old, value)

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ambientd.index.graph import Change, Graph, Source
+from ambientd.index.declarations import Change, Source
+from ambientd.index.graph import Graph
 from ambientd.resources.core import ConfigMap, Namespace, Node, Pod, Service
 from ambientd.resources.discovery import EndpointSlice
 from ambientd.resources.events import Absent, Delete, Event, Invalid, Put, Replace, Synced

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Reader, Source, on_demand
+from ambientd.index.declarations import Reader, Source, on_demand
 from ambientd.index.inputs import CONFIG_MAPS
 from ambientd.index.rules import Rules
 from ambientd.resources.core import MESH_FILE

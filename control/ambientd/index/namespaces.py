@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Reader, on_demand
+from ambientd.index.declarations import Reader, on_demand
 from ambientd.index.inputs import NAMESPACES
 from ambientd.index.mesh import mesh_of
 from ambientd.resources.ref import Labels, Ref

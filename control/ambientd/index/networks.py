@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Index, Reader, derive_over_index, expand, on_demand
+from ambientd.index.declarations import Derived, Index, Reader, derive_over_index, expand, on_demand
 from ambientd.index.inputs import GATEWAYS, NAMESPACES
 from ambientd.index.ips import ip_text, parse_ip
 from ambientd.index.mesh import mesh_of

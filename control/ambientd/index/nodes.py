@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Reader, derive
+from ambientd.index.declarations import Derived, Reader, derive
 from ambientd.index.inputs import NODES
 from ambientd.resources.core import Node
 from ambientd.resources.ref import Ref

@@ -12,7 +12,7 @@ from google.protobuf.empty_pb2 import Empty
 from msgspec import Struct
 
 from ambientd.index.authorization_conversion import CONVERTED_PREFIX, STATIC_NAME
-from ambientd.index.graph import Derived, Index, Reader, derive, derive_over_index, on_demand
+from ambientd.index.declarations import Derived, Index, Reader, derive, derive_over_index, on_demand
 from ambientd.index.inputs import PEER_AUTHENTICATIONS
 from ambientd.index.mesh import MeshView, in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered
@@ -224,7 +224,9 @@ def render_static(root_namespace: str) -> RenderedPolicy:
 
 
 def _denying(namespace: str, name: str, groups: list[Group]) -> RenderedPolicy:
-    return render_policy(Authorization(name=name, namespace=namespace, scope=WORKLOAD_SELECTOR, action=DENY, groups=groups))
+    return render_policy(
+        Authorization(name=name, namespace=namespace, scope=WORKLOAD_SELECTOR, action=DENY, groups=groups)
+    )
 
 
 def _without_identity() -> Match:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Reader, derive
+from ambientd.index.declarations import Derived, Reader, derive
 from ambientd.index.inputs import PODS
 from ambientd.index.ips import parse_ip
 from ambientd.index.networks import SITE, Site

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ambientd.index.authorization import CONVERSIONS
 from ambientd.index.conditions import Condition, Conditions, binding_message, is_written, ordered
-from ambientd.index.graph import Derived, Reader, derive, on_demand
+from ambientd.index.declarations import Derived, Reader, derive, on_demand
 from ambientd.index.inputs import AUTHORIZATION_POLICIES, GATEWAY_CLASSES, SERVICE_ENTRIES, SERVICES
 from ambientd.index.mesh import in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered

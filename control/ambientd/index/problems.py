@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ambientd.index.declarations import Derived, Reader, derive
 from ambientd.index.entry_workloads import WORKLOAD_ENTRY_BINDINGS
-from ambientd.index.graph import Derived, Reader, derive
 from ambientd.index.inputs import ENDPOINT_SLICES, GATEWAYS, PODS, SERVICE_ENTRIES, SERVICES, WORKLOAD_ENTRIES, Trouble
 from ambientd.index.ips import parse_ip
 from ambientd.index.mesh import in_revision, mesh_of

@@ -3,8 +3,6 @@ and lookups need. Must not know streams, frames or positions."""
 
 from __future__ import annotations
 
-from typing import Union
-
 import xxhash
 from msgspec import Struct
 
@@ -51,7 +49,7 @@ class RenderedPolicy(Struct, frozen=True, gc=False):
     is_dry_run: bool = False
 
 
-Rendered = Union[RenderedAddress, RenderedPolicy]
+Rendered = RenderedAddress | RenderedPolicy
 
 
 def render_policy(policy: Authorization) -> RenderedPolicy:

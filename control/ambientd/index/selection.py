@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ambientd.index import authorization, peers
-from ambientd.index.graph import Derived, Reader, on_demand
+from ambientd.index.declarations import Derived, Reader, on_demand
 from ambientd.index.mesh import mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.networks import Destination

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Index, Reader, derive, derive_over_index, expand, on_demand
+from ambientd.index.declarations import Derived, Index, Reader, derive, derive_over_index, expand, on_demand
 from ambientd.index.inputs import SERVICE_ENTRIES, SERVICES
 from ambientd.index.ips import masked, parse_cidr, parse_ip
 from ambientd.index.mesh import in_revision, mesh_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ambientd.index.graph import Derived, Reader, derive
+from ambientd.index.declarations import Derived, Reader, derive
 from ambientd.index.inputs import SERVICE_ENTRIES, SERVICES
 from ambientd.index.ips import ip_text, parse_ip
 from ambientd.index.mesh import mesh_of

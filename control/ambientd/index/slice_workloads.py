@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Index, Reader, expand
+from ambientd.index.declarations import Derived, Index, Reader, expand
 from ambientd.index.inputs import ENDPOINT_SLICES
 from ambientd.index.ips import parse_ip
 from ambientd.index.mesh import mesh_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Index, Reader, derive, on_demand
+from ambientd.index.declarations import Derived, Index, Reader, derive, on_demand
 from ambientd.index.inputs import PODS
 from ambientd.index.mesh import mesh_of
 from ambientd.index.namespaces import is_discovered

@@ -7,7 +7,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from ambientd.index.graph import Derived, Reader, derive, on_demand
+from ambientd.index.declarations import Derived, Reader, derive, on_demand
 from ambientd.index.inputs import GATEWAY_CLASSES, GATEWAYS
 from ambientd.index.ips import parse_ip
 from ambientd.index.mesh import mesh_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ambientd.index.graph import Reader
+from ambientd.index.declarations import Reader
 from ambientd.index.ips import ip_text
 from ambientd.index.networks import Destination, fill_destination
 from ambientd.index.nodes import Locality

@@ -29,7 +29,8 @@ from ambientd.index import (
     waypoints,
 )
 from ambientd.index.conditions import Conditions
-from ambientd.index.graph import Collection, Derived, Graph, Index, Transaction
+from ambientd.index.declarations import Collection, Derived, Index
+from ambientd.index.graph import Graph, Transaction
 from ambientd.index.inputs import SOURCES, TROUBLES, changes_of
 from ambientd.index.mesh import RULES
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy

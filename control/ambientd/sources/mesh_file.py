@@ -1,5 +1,5 @@
-"""The file with the mesh configuration, watched (operations.md 6.1, 6.5): used instead of the ConfigMap where it exists at
-the start. A file that goes away or cannot be read leaves the last good configuration in force."""
+"""The file with the mesh configuration, watched (operations.md 6.1, 6.5): used instead of the ConfigMap where it
+exists at the start. A file that goes away or cannot be read leaves the last good configuration in force."""
 
 from __future__ import annotations
 

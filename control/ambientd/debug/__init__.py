@@ -1,0 +1,2 @@
+"""What the outside may see: readiness, the state as JSON, metrics, logs. Formats only; must not change or derive
+anything."""

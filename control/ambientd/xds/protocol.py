@@ -1,0 +1,373 @@
+"""The delta protocol of one stream (xds.md 5 to 8), as a state machine: what happened goes in, what to do comes out. No
+I/O, no clock, no chance; whoever drives it does the commands in their order.
+
+A stream has a watch per type. A first request is answered with the full state, or with what is missing from what the
+client says it holds; then rounds follow whenever the feed has advanced. One thing is on its way at a time: a job, then
+its parts, each written before the next thing is looked at, so that a round is written to its end. Requests go before
+rounds. A first request that says what the client holds comes from a node with traffic: it waits a moment for the one of
+the other type, because policies must arrive before the addresses that they guard."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from ambientd.push.feed import Feed
+from ambientd.push.frames import ADDRESS, AUTHORIZATION
+from ambientd.push.moves import Claims
+from ambientd.push.ondemand import Interest
+from ambientd.push.rounds import Job, Part, Round
+from ambientd.push.views import BelowFloor, Seq
+from ambientd.xds.node import BadNode, Node, parse_node
+from ambientd.xds.requests import Request
+
+HOLD_FIRST_S = 0.05
+"""How long a first answer waits for the request of the other type, seconds."""
+
+_HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInformation")
+_SERVED = (ADDRESS, AUTHORIZATION)
+_OVERTAKEN = "this stream fell too far behind; connect again"
+
+
+class Code(Enum):
+    """The status codes that end a stream."""
+
+    INVALID_ARGUMENT = auto()
+    PERMISSION_DENIED = auto()
+    UNKNOWN = auto()
+    UNAVAILABLE = auto()
+
+
+# What happened.
+
+
+class Requested(Struct, frozen=True):
+    """The client sent a request."""
+
+    request: Request
+
+
+class Advanced(Struct, frozen=True):
+    """The feed has a new head."""
+
+
+class Done(Struct, frozen=True):
+    """The job of the last `Work` is done."""
+
+
+class Overtaken(Struct, frozen=True):
+    """The job of the last `Work` found that what this stream has seen is older than what is remembered."""
+
+
+class Written(Struct, frozen=True):
+    """The part of the last `Send` was written."""
+
+
+class Woke(Struct, frozen=True):
+    """The time of the last `Wake` is over."""
+
+
+Event = Requested | Advanced | Done | Overtaken | Written | Woke
+
+# What to do.
+
+
+class Work(Struct, frozen=True):
+    """Step this job to its end, then say `Done`."""
+
+    job: Job[Round]
+
+
+class Send(Struct, frozen=True):
+    """Write this part, then say `Written`."""
+
+    part: Part
+    is_first: bool
+    """It belongs to a first answer, so it may be large."""
+
+
+class Wake(Struct, frozen=True):
+    """Say `Woke` after this time."""
+
+    after_s: float
+
+
+class End(Struct, frozen=True):
+    """End the stream with this status."""
+
+    code: Code
+    message: str
+
+
+class Note(Struct, frozen=True):
+    """Log and count this."""
+
+    what: str
+    type_url: str
+    detail: str = ""
+
+
+Command = Work | Send | Wake | End | Note
+
+
+class Watch:
+    """The subscription to one type."""
+
+    def __init__(self, type_url: str, interest: Interest | None) -> None:
+        self.type_url = type_url
+        self.interest = interest
+        """None: wildcard."""
+        self.cursor: Seq | None = None
+        """The commit up to which the client was told; None before the first answer."""
+        self.nonce_sent = ""
+        self.nonce_acked = ""
+        self.last_error = ""
+        self.unacknowledged: set[str] = set()
+        """Nonces of earlier parts of the last answer or round: acknowledging them late is no surprise."""
+
+
+class _Answer(Struct, frozen=True):
+    """A job that is wanted. It is given the cursors of the types that the client was told of, and leads them all, and
+    the types that it answers for the first time, to one commit."""
+
+    make: Callable[[dict[str, Seq]], Job[Round]]
+    firsts: tuple[str, ...] = ()
+    has_cursors: bool = True
+
+
+class Stream:
+    """One client's stream. `ident` tells it from all others in this process."""
+
+    def __init__(
+        self,
+        ident: int,
+        feed: Feed,
+        *,
+        cluster_aliases: Mapping[str, str] | None = None,
+        serves_ztunnels: bool = True,
+        mismatch: Callable[[Node], str | None] = lambda _: None,
+    ) -> None:
+        """`mismatch`: why a node is not that of whoever opened the stream, as the client is told; None: it may be."""
+        self.node: Node | None = None
+        self.watches: dict[str, Watch] = {}
+        self._ident = ident
+        self._feed = feed
+        self._aliases = cluster_aliases or {}
+        self._serves_ztunnels = serves_ztunnels
+        self._mismatch = mismatch
+        self._answers: deque[_Answer] = deque()
+        self._held: dict[str, _Waiting] = {}
+        """First requests that wait for the one of the other type."""
+        self._working: tuple[Job[Round], _Answer, tuple[str, ...]] | None = None
+        """The job, what it is for, and the types whose cursors it sets."""
+        self._outbox: deque[tuple[Part, bool]] = deque()
+        self._batch: set[str] = set()
+        """Nonces of the parts of the last job that were sent."""
+        self._is_writing = False
+        self._has_ended = False
+
+    def handle(self, event: Event) -> list[Command]:
+        """The only door. After an `End` nothing is answered any more."""
+        if self._has_ended:
+            return []
+        commands: list[Command] = []
+        match event:
+            case Requested():
+                commands = self._requested(event.request)
+            case Woke():
+                self._release()
+            case Written():
+                self._is_writing = False
+            case Done():
+                self._done()
+            case Overtaken():
+                return [self._end(Code.UNAVAILABLE, _OVERTAKEN)]
+            case Advanced():
+                pass
+        if not self._has_ended:
+            commands.extend(self._next())
+        return commands
+
+    def close(self) -> None:
+        """The stream is over; the feed need not remember anything for it."""
+        self._has_ended = True
+        self._feed.left(self._ident)
+
+    # Requests (xds.md 6.3).
+
+    def _requested(self, request: Request) -> list[Command]:
+        if request.type_url in _HEALTH:
+            return []
+        if self.node is None:
+            try:
+                self.node = parse_node(request.node, self._aliases)
+            except BadNode as error:
+                return [self._end(Code.INVALID_ARGUMENT, str(error))]
+            if self.node.type == "ztunnel" and not self._serves_ztunnels:
+                return [self._end(Code.UNKNOWN, "ztunnel requires PILOT_ENABLE_AMBIENT=true")]
+            mismatch = self._mismatch(self.node)
+            if mismatch is not None:
+                return [self._end(Code.PERMISSION_DENIED, mismatch)]
+        watch = self.watches.get(request.type_url)
+        if request.error is not None:
+            if watch is None:
+                return [Note("rejection of a type that is not watched", request.type_url, request.error)]
+            watch.last_error = request.error or "rejected without a message"
+            return [Note("rejected", request.type_url, request.error)]
+        if watch is None:
+            return self._initial(request)
+        commands: list[Command] = []
+        if request.nonce:
+            if request.nonce == watch.nonce_sent:
+                watch.last_error = ""
+                watch.nonce_acked = request.nonce
+                watch.unacknowledged.clear()
+            elif request.nonce in watch.unacknowledged:
+                watch.unacknowledged.discard(request.nonce)
+            else:
+                commands.append(Note("expired nonce", request.type_url))
+        if request.type_url in self._held:
+            self._release()  # a client that goes on asking does not wait for an order
+        self._changed(watch, request)
+        return commands
+
+    def _initial(self, request: Request) -> list[Command]:
+        type_url = request.type_url
+        if type_url not in _SERVED:
+            self.watches[type_url] = Watch(type_url, None)
+            self._answers.append(_Answer(lambda _: self._feed.nothing(type_url), has_cursors=False))
+            return [Note("unknown type", type_url)]
+        asked = (set(request.subscribe) | set(request.claims)) - set(request.unsubscribe)
+        is_wildcard = "*" in asked or not request.subscribe or type_url == AUTHORIZATION
+        asked.discard("*")
+        claims = request.claims
+        if is_wildcard and request.subscribe:
+            claims = {**dict.fromkeys(asked, ""), **claims}  # a name that is asked for is answered, present or not
+        interest = None if is_wildcard else self._interest()
+        self.watches[type_url] = Watch(type_url, interest)
+        self._held[type_url] = _Waiting(tuple(sorted(asked)), claims, interest)
+        if not claims or any(other in self.watches for other in _SERVED if other != type_url):
+            self._release()
+            return []
+        return [Wake(HOLD_FIRST_S)]
+
+    def _interest(self) -> Interest:
+        assert self.node is not None
+        return Interest(self.node.node_name, wakes_by_removal=self.node.type == "ztunnel")
+
+    def _release(self) -> None:
+        """Answers the first requests that waited, together where that gives a safe order."""
+        held, self._held = self._held, {}
+        claims: dict[str, Claims] = {type_url: waiting.claims for type_url, waiting in held.items()}
+        demand = held.get(ADDRESS)
+        if demand is not None and demand.interest is not None:
+            interest, asked = demand.interest, demand.asked
+            self._answers.append(
+                _Answer(lambda cursors: self._feed.first(claims, cursors, interest, asked), tuple(claims))
+            )
+        elif any(claims.values()):
+            self._answers.append(
+                _Answer(lambda cursors: self._feed.first(claims, cursors, self._interest_at(cursors)), tuple(claims))
+            )
+        else:
+            for type_url in claims:
+                self._answer_full(type_url)
+
+    def _answer_full(self, type_url: str) -> None:
+        self._answers.append(
+            _Answer(lambda cursors: self._feed.full(type_url, cursors, self._interest_at(cursors)), (type_url,))
+        )
+
+    def _interest_at(self, cursors: Mapping[str, Seq]) -> Interest | None:
+        """What an on-demand client wants to know, once it was answered."""
+        return self.watches[ADDRESS].interest if ADDRESS in cursors else None
+
+    def _changed(self, watch: Watch, request: Request) -> None:
+        """What a later request subscribes to and unsubscribes from; everything that it asks for by name is answered."""
+        asked = set(request.subscribe) - set(request.unsubscribe) - {"*"}
+        if watch.type_url not in _SERVED:
+            return
+        if watch.interest is not None:
+            before = watch.interest.subscriptions()
+            watch.interest.unsubscribe(request.unsubscribe)
+            new_claims = {name for name in request.claims if name not in before}
+            is_changed = watch.interest.subscriptions() != before or bool(new_claims)
+            if asked or is_changed or "*" in request.subscribe:
+                interest, keys, claims = watch.interest, tuple(sorted(asked | new_claims)), request.claims
+                self._answers.append(_Answer(lambda cursors: self._feed.ask(interest, keys, claims, cursors)))
+        elif asked:
+            names, type_url = tuple(sorted(asked)), watch.type_url
+            self._answers.append(_Answer(lambda cursors: self._feed.named(type_url, names, cursors)))
+
+    # What comes next.
+
+    def _next(self) -> list[Command]:
+        if self._is_writing or self._working is not None:
+            return []
+        if self._outbox:
+            part, is_first = self._outbox.popleft()
+            self._is_writing = True
+            self._sent(part)
+            return [Send(part, is_first)]
+        answer = self._answers.popleft() if self._answers else self._round()
+        if answer is None:
+            return []
+        cursors = self._cursors() if answer.has_cursors else {}
+        if answer.firsts and not cursors:
+            # From now on the feed must remember what happens, not only from when the job is done.
+            self._feed.at(self._ident, self._feed.head)
+        try:
+            job = answer.make(cursors)
+        except BelowFloor:
+            return [self._end(Code.UNAVAILABLE, _OVERTAKEN)]
+        self._working = (job, answer, (*answer.firsts, *cursors))
+        return [Work(job)]
+
+    def _sent(self, part: Part) -> None:
+        watch = self.watches[part.type_url]
+        if watch.nonce_sent in self._batch:
+            watch.unacknowledged.add(watch.nonce_sent)
+        watch.nonce_sent = part.nonce
+        self._batch.add(part.nonce)
+
+    def _done(self) -> None:
+        assert self._working is not None
+        (job, answer, types), self._working = self._working, None
+        for type_url in types:
+            self.watches[type_url].cursor = job.result.to
+        cursors = self._cursors()
+        if cursors:
+            self._feed.at(self._ident, min(cursors.values()))
+        self._batch.clear()
+        for watch in self.watches.values():
+            watch.unacknowledged.clear()
+        self._outbox.extend((part, bool(answer.firsts)) for part in job.result.parts)
+
+    def _cursors(self) -> dict[str, Seq]:
+        return {url: watch.cursor for url, watch in self.watches.items() if watch.cursor is not None}
+
+    def _round(self) -> _Answer | None:
+        """The next round, when the feed is ahead of this client."""
+        cursors = self._cursors()
+        if not cursors or min(cursors.values()) >= self._feed.head:
+            return None
+        interest = self._interest_at(cursors)
+        if interest is not None:
+            known = interest
+            return _Answer(lambda cursors: self._feed.interesting(known, cursors))
+        return _Answer(lambda cursors: self._feed.round(cursors))
+
+    def _end(self, code: Code, message: str) -> End:
+        self.close()
+        return End(code, message)
+
+
+class _Waiting(Struct, frozen=True):
+    """A first request, before it is answered."""
+
+    asked: tuple[str, ...]
+    claims: Claims
+    interest: Interest | None
