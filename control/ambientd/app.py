@@ -28,8 +28,8 @@ from ambientd.sources.files import watch_folder
 from ambientd.sources.mesh_file import watch_mesh_file
 from ambientd.sources.watches import Watch
 from ambientd.stalls import watch_stalls
-from ambientd.xds.server import CannotListen, Server, check_listen
-from ambientd.xds.service import Registry, Service
+from ambientd.xds.server import CannotListen, check_listen, plain_server
+from ambientd.xds.service import Guard, Registry, Service
 
 if TYPE_CHECKING:
     from ambientd.sources.kubernetes import Cluster
@@ -67,7 +67,7 @@ class App:
             cluster_aliases=dict(settings.cluster_aliases),
             serves_ztunnels=settings.ambient,
         )
-        self.grpc = Server(settings, self.ads)
+        self.grpc = plain_server(settings, self.ads, Guard())
         self.cluster: Cluster | None = None
         """The API server that objects come from; None while they come from a folder."""
         self.is_stopping = False

@@ -81,6 +81,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("log-json", "log_as_json", "log as JSON", "BOOL"),
     Flag("tls-min-version", "tls-min-version", "lowest TLS version (1.2)"),
     Flag("tls-cipher-suites", "tls-cipher-suites", "TLS cipher suites"),
+    Flag("token-review", "", "who knows tokens in a mesh without an API server; docs/settings.md", "static:FILE"),
     Flag("ca-cert-file", "caCertFile", "root certificate of the serving certificate", "FILE"),
     Flag("tls-cert-file", "tlsCertFile", "serving certificate", "FILE"),
     Flag("tls-key-file", "tlsKeyFile", "key of the serving certificate", "FILE"),

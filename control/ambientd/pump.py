@@ -15,7 +15,7 @@ import structlog
 
 from ambientd.index.declarations import Derived
 from ambientd.index.graph import Transaction
-from ambientd.index.rendered import Rendered, RenderedAddress, RenderedPolicy
+from ambientd.index.rendered import Rendered
 from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
 from ambientd.push.feed import Feed
 from ambientd.resources.events import Absent, Event, Synced
@@ -137,7 +137,7 @@ class Pump:
 
 def changes_of_outputs(
     transaction: Transaction,
-    outputs: Sequence[Derived[Any, RenderedAddress]] | Sequence[Derived[Any, RenderedPolicy]],
+    outputs: Sequence[Derived[Any, Any]],
 ) -> Iterator[tuple[str, Rendered | None]]:
     """What a transaction changes in the outputs, by primary name."""
     for output in outputs:

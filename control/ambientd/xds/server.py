@@ -1,9 +1,10 @@
-"""The plaintext gRPC server: listener, limits and keepalive (xds.md 2.2, 2.4), health and reflection. Must not know the
-protocol."""
+"""The gRPC servers, plain and over TLS: listener, limits and keepalive (xds.md 2.2, 2.4), health and reflection. Must
+not know the protocol, nor where certificates come from."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ambientd.settings import Address, Settings
-from ambientd.xds import service
+from ambientd.xds.service import SERVICE, Guard, Service
 
 assert ads_pb2.DESCRIPTOR is not None  # reflection finds the service through the pool that this import fills
 
@@ -22,12 +23,12 @@ class CannotListen(Exception):
     """An address that cannot be listened on; one line for the operator."""
 
 
-def options(settings: Settings) -> list[tuple[str, Any]]:
+def options(settings: Settings, receive_limit_bytes: int) -> list[tuple[str, Any]]:
     """Channel options of a server. ztunnel pings every 30 s, and gRPC's default policy would take that for abuse."""
     chosen: list[tuple[str, Any]] = [
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", settings.max_streams),
-        ("grpc.max_receive_message_length", settings.receive_limit_bytes),
+        ("grpc.max_receive_message_length", receive_limit_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", round(settings.keepalive_interval_s * 1000)),
         ("grpc.keepalive_timeout_ms", round(settings.keepalive_timeout_s * 1000)),
@@ -42,38 +43,72 @@ def options(settings: Settings) -> list[tuple[str, Any]]:
     return chosen
 
 
-class Server:
-    """The plaintext listener, opened when there is something to serve."""
+Handlers = Mapping[str, grpc.GenericRpcHandler[Any, Any]]
+"""Handlers of gRPC services, by the full name of the service."""
 
-    def __init__(self, settings: Settings, ads: service.Service) -> None:
-        self._address = settings.grpc_addr
-        self._server = grpc.aio.server(options=options(settings))
-        self._server.add_generic_rpc_handlers((ads.handlers(),))
+
+class Server:
+    """One listener, opened when there is something to serve."""
+
+    def __init__(
+        self,
+        address: Address,
+        flag: str,
+        chosen: list[tuple[str, Any]],
+        handlers: Handlers,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        """`flag`: that gave the address; `chosen`: options of gRPC; `credentials`: None: there is no TLS."""
+        self._address = address
+        self._flag = flag
+        self._credentials = credentials
+        self._server = grpc.aio.server(options=chosen)
+        self._server.add_generic_rpc_handlers(tuple(handlers.values()))
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (service.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflection.enable_server_reflection((*handlers, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        self._services = tuple(handlers)
         self.port = 0
         """What is listened on, once open."""
 
     async def open(self) -> None:
         """Raises CannotListen."""
-        check_listen(self._address, "--grpc-addr")
+        check_listen(self._address, self._flag)
         host = self._address.host or "[::]"
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
+        where = f"{host}:{self._address.port}"
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{self._address.port}")
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(where)
+            else:
+                self.port = self._server.add_secure_port(where, self._credentials)
         except RuntimeError as error:
-            raise CannotListen(_cannot("--grpc-addr", self._address, "it is in use or not ours")) from error
+            raise CannotListen(_cannot(self._flag, self._address, "it is in use or not ours")) from error
         await self._server.start()
-        await self._health.set(service.SERVICE, health_pb2.HealthCheckResponse.SERVING)
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
+        for name in (*self._services, ""):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     async def close(self, grace_s: float) -> None:
         """Refuses new streams, and ends the open ones after `grace_s` seconds."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
+
+
+def plain_server(settings: Settings, ads: Service, guard: Guard) -> Server:
+    """The one on 15010."""
+    chosen = options(settings, settings.receive_limit_bytes)
+    return Server(settings.grpc_addr, "--grpc-addr", chosen, {SERVICE: ads.handlers(guard)})
+
+
+def secure_server(
+    settings: Settings, ads: Service, guard: Guard, credentials: grpc.ServerCredentials, others: Handlers
+) -> Server:
+    """The one on 15012, with TLS. `others`: what else is served there."""
+    assert settings.secure_grpc_addr is not None
+    chosen = options(settings, settings.secure_receive_limit_bytes)
+    handlers = {SERVICE: ads.handlers(guard), **others}
+    return Server(settings.secure_grpc_addr, "--secure-grpc-addr", chosen, handlers, credentials)
 
 
 def check_listen(address: Address, flag: str) -> None:
