@@ -6,139 +6,21 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc.aio
 import pytest
+from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
-from ambientd.app import App
 from ambientd.ctl.connection import METHOD
-from ambientd.ctl.ztunnel import ADDRESS, AUTHORIZATION, SimulatedZtunnel
+from ambientd.ctl.ztunnel import ADDRESS
 from ambientd.debug.http import HttpServers
-from ambientd.index.inputs import NODES
-from ambientd.push.rounds import HOLD
-from ambientd.resources.core import Node
-from ambientd.resources.events import Event, Put, Synced
-from ambientd.resources.kinds import KINDS
-from ambientd.resources.ref import Ref
-from ambientd.settings import load as load_settings
-from tests.cases.loader import (
-    Case,
-    Cluster,
-    Served,
-    differences,
-    expected_pushed,
-    golden,
-    load,
-    marked_cases,
-    wrong_conditions,
-)
+from tests.cases.loader import Case, Cluster, differences, expected_pushed, load, marked_cases, wrong_conditions
 from tests.cases.test_golden import deserved, events_of
-
-_FIELDS = {ADDRESS: "address", AUTHORIZATION: "authorization"}
+from tests.wire.running import Client, Running
 
 PATIENCE_S = 60
 """After this a case hangs and fails."""
-
-
-class Running:
-    """A server with nothing around it but its gRPC port; this test is the source of its objects."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        flags = {"grpc-addr": "127.0.0.1:0", "http-addr": "127.0.0.1:0", "monitoring-addr": ""}
-        self.app = App(load_settings(flags, environment, strict=False)[0])
-        self._emitted = 0
-
-    async def emit(self, events: Iterable[Event]) -> None:
-        """Hands over one batch, and comes back when it is committed."""
-        self._emitted += 1
-        mark = Ref(self.app.settings.cluster_id, "Node", "", f"mark-{self._emitted}")
-        self.app.pump.emit([*events, Put(Node(mark, region="", zone="", subzone=""))])
-        while self.app.world.graph.get(NODES, mark) is None:
-            await asyncio.sleep(0)
-
-    @asynccontextmanager
-    async def running(self, first: Iterable[Event]) -> AsyncIterator[None]:
-        """The server with these objects from the start."""
-        app = self.app
-        pumping = asyncio.create_task(app.pump.run())
-        try:
-            await self.emit([*first, *(Synced(app.settings.cluster_id, kind) for kind in KINDS)])
-            await app.pump.ready()
-            await app.grpc.open()
-            app.is_open = True
-            yield
-        finally:
-            await app.grpc.close(0)
-            pumping.cancel()
-
-
-class Client:
-    """A ztunnel on one stream. It reads only when it is told to."""
-
-    def __init__(self, call: grpc.aio.StreamStreamCall[DeltaDiscoveryRequest, DeltaDiscoveryResponse]) -> None:
-        self._call = call
-        self._asked = 0
-        self._ztunnel = SimulatedZtunnel()
-        self.sent: defaultdict[str, list[str]] = defaultdict(list)
-        """Names since the last `pushed`, by the fields of `expect.pushed`."""
-
-    @classmethod
-    @asynccontextmanager
-    async def connected(cls, port: int) -> AsyncIterator[Client]:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            method = channel.stream_stream(
-                METHOD,
-                request_serializer=DeltaDiscoveryRequest.SerializeToString,
-                response_deserializer=DeltaDiscoveryResponse.FromString,
-            )
-            client = cls(method())  # type: ignore[call-arg]  # requests are written one by one
-            for request in client._ztunnel.first_requests():
-                await client._call.write(request)
-            while not client._ztunnel.is_ready:
-                await client._read()
-            yield client
-            client._call.cancel()
-
-    async def come_to_rest(self) -> None:
-        """Takes everything that the server has to say. A question is answered before a round that has not begun, and
-        after one that has; so the second answer comes after all rounds that were due at the first question."""
-        for _ in range(2):
-            self._asked += 1
-            name = f"nobody/{self._asked}"
-            await self._call.write(DeltaDiscoveryRequest(type_url=ADDRESS, resource_names_subscribe=[name]))
-            while name not in await self._read():
-                pass
-
-    async def _read(self) -> list[str]:
-        """Takes and answers one response; the names that it removes."""
-        response = await self._call.read()
-        assert isinstance(response, DeltaDiscoveryResponse), f"the stream is over: {await self._call.details()}"
-        applied = self._ztunnel.apply(response)
-        assert not applied.answer.HasField("error_detail"), applied.answer.error_detail.message
-        await self._call.write(applied.answer)
-        field = _FIELDS[response.type_url]
-        removed = list(response.removed_resources)
-        self.sent[field] += [resource.name for resource in response.resources]
-        self.sent[f"removed_{field}"] += [name for name in removed if not name.startswith("nobody/")]
-        return removed
-
-    def pushed(self) -> dict[str, list[str]]:
-        """What was sent since the last call, without what only guards the way there: the hold, and the first of two
-        forms of an address."""
-        sent = {field: sorted(set(names) - {HOLD}) for field, names in self.sent.items()}
-        self.sent.clear()
-        return {field: names for field, names in sent.items() if names}
-
-    def held(self) -> Served:
-        ztunnel = self._ztunnel
-        address: dict[str, Any] = {name: {"workload": golden(each)} for name, each in ztunnel.workloads.items()}
-        address |= {name: {"service": golden(each)} for name, each in ztunnel.services.items()}
-        return Served(address, {name: golden(each) for name, each in ztunnel.policies.items()})
 
 
 @pytest.mark.parametrize("case_id", marked_cases("product"))
@@ -185,3 +67,36 @@ async def test_the_page_of_conditions_shows_what_the_case_expects() -> None:
     shown = {f"{each['kind']}/{each['namespace']}/{each['name']}": each["conditions"] for each in page}
     assert list(shown) == ["AuthorizationPolicy/shop/ap", "Service/shop/bound", "ServiceEntry/shop/ext"]
     assert wrong_conditions(shown, case, 1, cluster) == []
+
+
+async def test_a_lookup_finds_what_the_case_expects() -> None:
+    case = load("workloads-lookup")
+    cluster = Cluster(case)
+    server = Running(case.environment)
+    rules = server.app.settings.rules()
+    lookups = case.steps[0].fields["lookups"]
+    assert len(lookups) > 10
+    async with asyncio.timeout(PATIENCE_S), server.running(events_of(cluster.begun, rules)):
+        await server.emit(events_of([*cluster.play(case.steps[0])], rules))
+        found = [await _look_up(server.app.grpc.port, lookup["names"]) for lookup in lookups]
+    for lookup, (resources, removed) in zip(lookups, found, strict=True):
+        assert resources == lookup["resources"], lookup["names"]
+        # A name that was found by an alias is also listed as removed, which is what the client waits for.
+        hits = {name for name in lookup["names"] if name not in resources and lookup["resources"]}
+        assert set(removed) - hits == set(lookup["removed"]) - hits, lookup["names"]
+
+
+async def _look_up(port: int, names: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The first answer to an on-demand request for these names: what is sent, with its aliases, and what is removed."""
+    node = Node(id="ztunnel~10.0.0.1~ztunnel.istio-system~istio-system.svc.cluster.local")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream(
+            METHOD,
+            request_serializer=DeltaDiscoveryRequest.SerializeToString,
+            response_deserializer=DeltaDiscoveryResponse.FromString,
+        )()
+        await call.write(DeltaDiscoveryRequest(node=node, type_url=ADDRESS, resource_names_subscribe=names))
+        response = await call.read()
+        call.cancel()
+    assert isinstance(response, DeltaDiscoveryResponse)
+    return {each.name: list(each.aliases) for each in response.resources}, list(response.removed_resources)
