@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from msgspec import Struct
+
 from ambientd.kube.errors import Ahead, ApiError, Gone
 from ambientd.kube.wire import decode_bookmark, decode_line, error_of
 from ambientd.resources.decode import decode, decode_head
@@ -22,6 +24,8 @@ class Why(StrEnum):
     AHEAD = "too large resource version"
     WENT_BACK = "version went back"
     APPEARED = "appeared"
+    RECONNECT = "reconnect"
+    """The connection broke off, and nobody knows what became of the server meanwhile."""
     CONSISTENCY = "consistency"
 
 
@@ -31,6 +35,18 @@ class Relist(Exception):
     def __init__(self, why: Why, detail: str) -> None:
         super().__init__(f"{why.value}: {detail}")
         self.why = why
+
+
+class _Seen(Struct, frozen=True):
+    """One event of a watch."""
+
+    ref: Ref
+    version: str
+    after: str
+    """Up to which version everything had been seen before it."""
+
+    def __str__(self) -> str:
+        return f"{self.ref} at {self.version}"
 
 
 class Mirror:
@@ -45,20 +61,38 @@ class Mirror:
         self.bookmarks = 0
         self._held: dict[Ref, str] = {}
         self._is_trusted = True
+        self._last: _Seen | None = None
+        """The last event of a watch, if there was one since the last list."""
+        self._expected: _Seen | None = None
+        """What a watch must repeat before it tells anything new."""
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def names(self) -> set[Ref]:
+        """Of what is held; a copy."""
+        return set(self._held)
 
     def distrust(self) -> None:
         """The server's history is not the one that we saw: an equal version may stand for another content."""
         self._is_trusted = False
 
-    def check(self, version: str) -> None:
-        """What the server is at now. Raises Relist when that lies behind what we saw: a restored etcd, whose watch
-        would go on without a word about what it lost."""
-        if is_older(version, self.version):
-            self.distrust()
-            raise Relist(Why.WENT_BACK, f"the server is at {version}, we saw {self.version}")
+    @property
+    def is_expecting(self) -> bool:
+        """The watch has not yet repeated what was seen last."""
+        return self._expected is not None
+
+    def overlap(self) -> str:
+        """From which version to watch so that the first thing told is the last one that was seen: an etcd that was
+        restored from a backup cannot tell it, and would otherwise go on without a word about what it lost. Empty:
+        nothing was seen since the last list that could be repeated."""
+        self._expected = self._last
+        return self._last.after if self._last is not None else ""
+
+    def went_back(self, detail: str) -> Relist:
+        """The server's history is not the one that we saw."""
+        self.distrust()
+        return Relist(Why.WENT_BACK, detail)
 
     def begin(self, version: str) -> Listing:
         """A list of this version is about to come, perhaps page by page."""
@@ -68,19 +102,20 @@ class Mirror:
 
     def replace(self, listing: Listing) -> list[Event]:
         """The list is complete: what it changes. Objects of the version that is held are not mentioned."""
-        gone = sorted(self._held.keys() - listing.seen)
+        gone = sorted(listing.missing)
         for ref in gone:
             del self._held[ref]
         # In place, so that the names stay the ones that the index has too.
         self._held.update(listing.changed)
         self.version = listing.version
-        self._is_trusted = True
+        self._is_trusted, self._last, self._expected = True, None, None
         return [*listing.events, *(Delete(ref, listing.version, listing.seen_s) for ref in gone)]
 
     def clear(self, seen_s: float) -> list[Event]:
         """The kind is no longer there, and that is certain."""
         gone = sorted(self._held)
-        self._held, self.version, self._is_trusted = {}, "", True
+        self._held, self.version = {}, ""
+        self._is_trusted, self._last, self._expected = True, None, None
         return [Delete(ref, "", seen_s) for ref in gone]
 
     def is_known(self, ref: Ref, version: str) -> bool:
@@ -96,8 +131,11 @@ class Mirror:
             case "DELETED":
                 return self._delete(bytes(told.object), seen_s)
             case "BOOKMARK":
+                version = decode_bookmark(told.object)
+                if self._expected is not None:
+                    raise self.went_back(f"the watch is at {version} and did not repeat {self._expected}")
                 self.bookmarks += 1
-                self._advance(decode_bookmark(told.object))
+                self._advance(version)
             case "ERROR":
                 error = error_of(f"the watch of {self.kind}", told.object)
                 raise self.relist_for(error) or error
@@ -114,16 +152,28 @@ class Mirror:
 
     def _advance(self, version: str) -> None:
         if is_older(version, self.version):
-            self.distrust()
-            raise Relist(Why.WENT_BACK, f"the watch tells of {version} after {self.version}")
+            raise self.went_back(f"the watch tells of {version} after {self.version}")
         self.version = version
+
+    def _is_repeated(self, ref: Ref, version: str) -> bool:
+        """Whether an event is the one that was expected. Raises Relist when another one was."""
+        expected, self._expected = self._expected, None
+        if expected is None:
+            return False
+        if (expected.ref, expected.version) != (ref, version):
+            raise self.went_back(f"the watch tells of {ref} at {version} and did not repeat {expected}")
+        return True
 
     def _put(self, raw: bytes, seen_s: float) -> Event | None:
         head = self._head(raw)
         if head is None:
             return None
         ref, version = head
+        if self._is_repeated(ref, version):
+            return None
+        before = self.version
         self._advance(version)
+        self._last = _Seen(ref, version, before)
         if self.is_known(ref, version):
             return None
         event = read_object(raw, ref, version, seen_s)
@@ -135,6 +185,9 @@ class Mirror:
         if head is None:
             return None
         ref, version = head
+        if self._is_repeated(ref, version):
+            return None
+        self._last = _Seen(ref, version, self.version)
         # The version of a deletion is that of the deletion; some servers tell the object's last one, and that is no
         # step back.
         if not is_older(version, self.version):
@@ -156,13 +209,14 @@ class Listing:
     def __init__(self, mirror: Mirror, version: str) -> None:
         self.version = version
         self.seen_s = 0.0
-        self.seen: set[Ref] = set()
+        # Emptied one by one as objects come: to compare 100,000 names at the end would hold the loop.
+        self.missing: set[Ref] = mirror.names()
         self.changed: dict[Ref, str] = {}
         self.events: list[Event] = []
         self._mirror = mirror
 
     def take(self, items: Iterable[bytes], seen_s: float) -> None:
-        """Some more objects. About 10 µs for one that is new, 1 µs for one that is held."""
+        """Some more objects. About 10 µs for one that is new, 5 µs for one that is held."""
         self.seen_s = seen_s
         mirror = self._mirror
         for raw in items:
@@ -171,7 +225,7 @@ class Listing:
             except Undecodable:
                 mirror.nameless += 1
                 continue
-            self.seen.add(ref)
+            self.missing.discard(ref)
             if mirror.is_known(ref, version):
                 continue
             event = read_object(raw, ref, version, seen_s)

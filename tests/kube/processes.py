@@ -1,0 +1,71 @@
+"""Programs that tests start: their output goes to a file, and they end with the tests, however those end. Must not know
+what a program is for."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# Becomes the program after asking the kernel to kill it with its parent: a test run that is itself killed calls no
+# finaliser. The kernel means the thread that started it, so programs are started from the main thread only. In a
+# process of its own because code between fork and exec of a process with threads may deadlock.
+_BECOME = """
+import ctypes, os, sys
+ctypes.CDLL(None, use_errno=True).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Program:
+    """A started program. Not in the terminal's process group: an interrupt reaches the tests, whose finalisers then
+    kill it."""
+
+    def __init__(self, executable: Path, arguments: Sequence[str], log: Path) -> None:
+        self.name = executable.name
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(executable), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """At once, without its cooperation; returns when it is gone. Of a program that has ended it asks nothing."""
+        self._process.kill()
+        self._process.wait()
+
+    def last_words(self, lines: int = 15) -> str:
+        """The end of its output."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def free_port() -> int:
+    """A loopback TCP port on which nobody listens now. Below the kernel's range for outgoing connections, so that none
+    of those takes it while the program that has it is restarted."""
+    for _ in range(100):
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free loopback port between 20000 and 32000 in a hundred attempts")

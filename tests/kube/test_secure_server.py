@@ -1,0 +1,135 @@
+"""The real server process over a real API server, with nothing but the TLS port: a node's proxy gets its mesh and the
+identities of its node with a bound token (ca.md 5.3), from roots that it finds in its namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+
+from ambientd.ctl.ztunnel import SimulatedZtunnel
+from ambientd_api.ca_pb2_grpc import IstioCertificateServiceStub
+from tests.kube.apiserver import ApiServer
+from tests.kube.client import Client, Refused
+from tests.kube.test_tokens import make_account, make_pod
+from tests.wire.process import ServerProcess, WireClient, eventually, free_port
+from tests.wire.test_tls import names_of, refusal, request
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
+
+
+def _id(namespace: str, account: str) -> str:
+    return f"spiffe://cluster.local/ns/{namespace}/sa/{account}"
+
+
+async def test_a_node_s_proxy_gets_its_identities_and_nobody_else_s(
+    api_server: ApiServer, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    node, other_node = f"a-{namespace}", f"b-{namespace}"
+    for each in (node, other_node):
+        await client.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": each}})
+    for account in ("ztunnel", "cart", "till"):
+        await make_account(client, namespace, account)
+    proxy = await make_pod(client, namespace, "z", "ztunnel", node)
+    await make_pod(client, namespace, "cart", "cart", node)
+    await make_pod(client, namespace, "till", "till", other_node)
+    token = await client.token(namespace, "ztunnel", pod=proxy)
+    of_the_node = (("authorization", f"Bearer {token}"), ("clusterid", "Kubernetes"))
+
+    port, https_port = free_port(), free_port()
+    root_map = f"root-{namespace}"
+    flags = (
+        *("--secure-grpc-addr", f"127.0.0.1:{port}", "--https-addr", f"127.0.0.1:{https_port}"),
+        *("--namespace", namespace),
+    )
+    environment = {
+        "CA_TRUSTED_NODE_ACCOUNTS": f"{namespace}/ztunnel",
+        "ROOT_CA_DIR": str(tmp_path / "none"),
+        "PILOT_CA_CERT_CONFIGMAP": root_map,
+        "PILOT_CRL_CONFIGMAP": f"crl-{namespace}",
+        "ISTIOD_CUSTOM_HOST": "localhost",
+    }
+    kubeconfig = await _granted_kubeconfig(api_server, client, namespace, tmp_path, root_map, f"crl-{namespace}")
+    server = await asyncio.to_thread(
+        ServerProcess, kubeconfig, tmp_path / "log", *flags, **environment, HOME=os.environ.get("HOME", "/")
+    )
+    try:
+        root = (await _root_in(client, namespace, root_map)).encode()
+        assert root == (await _root_in(client, "kube-system", root_map)).encode()
+
+        def talk() -> None:
+            credentials = grpc.ssl_channel_credentials(root)
+            stub = IstioCertificateServiceStub(grpc.secure_channel(f"localhost:{port}", credentials))
+            for account in ("ztunnel", "cart"):
+                asked = request(_id(namespace, account))
+                response = stub.CreateCertificate(asked, metadata=of_the_node, timeout=10)
+                assert names_of(response) == [_id(namespace, account)]
+            assert refusal(stub, _id(namespace, "till"), *of_the_node)[0] == "UNAUTHENTICATED"
+            xds = WireClient(port, SimulatedZtunnel(namespace=namespace), root=root, metadata=of_the_node)
+            eventually(lambda: xds.ztunnel.is_ready, "the first answers over TLS")
+            xds.close()
+            assert token not in server.log()
+
+        await _in_thread(talk)
+        # Gone, and so is the identity: the token's own review is believed for some seconds only.
+        await client.delete(proxy)
+
+        def is_refused() -> bool:
+            credentials = grpc.ssl_channel_credentials(root)
+            stub = IstioCertificateServiceStub(grpc.secure_channel(f"localhost:{port}", credentials))
+            try:
+                stub.CreateCertificate(request(_id(namespace, "cart")), metadata=of_the_node, timeout=10)
+            except grpc.RpcError as error:
+                return bool(error.code() is grpc.StatusCode.UNAUTHENTICATED)
+            return False
+
+        await _in_thread(lambda: eventually(is_refused, "the pod is gone"))
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def _granted_kubeconfig(
+    server: ApiServer, client: Client, namespace: str, folder: Path, *config_maps: str
+) -> Path:
+    """Of an account that may do what the manifests of the product grant, and nothing else."""
+    for manifest in yaml.safe_load_all((DEPLOY / "rbac.yaml").read_text()):
+        renamed = manifest["metadata"]
+        if "namespace" in renamed:
+            renamed["namespace"] = namespace
+        else:
+            renamed["name"] = manifest["metadata"]["name"] = f"ambientd-{namespace}"
+            if "roleRef" in manifest:
+                manifest["roleRef"]["name"] = renamed["name"]
+        for subject in manifest.get("subjects", ()):
+            subject["namespace"] = namespace
+        for rule in manifest.get("rules", ()):
+            if "istio-ca-root-cert" in rule.get("resourceNames", ()):
+                rule["resourceNames"] = list(config_maps)
+        await client.create(manifest)
+    audience = "https://kubernetes.default.svc.cluster.local"
+    configuration = json.loads(server.kubeconfig().read_text())
+    configuration["users"][0]["user"] = {"token": await client.token(namespace, "ambientd", audience=audience)}
+    path = folder / "kubeconfig.json"
+    path.write_text(json.dumps(configuration))
+    return path
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    await asyncio.to_thread(work)
+
+
+async def _root_in(client: Client, namespace: str, name: str) -> str:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return str((await client.get("v1", "ConfigMap", name, namespace))["data"]["root-cert.pem"])
+            except Refused:
+                await asyncio.sleep(0.1)
