@@ -9,6 +9,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
@@ -16,22 +17,27 @@ import structlog
 from msgspec.structs import replace
 
 from ambientd.auditing import Auditor, audit
+from ambientd.ca.waiting import Waiters
+from ambientd.debug.access import Gate
 from ambientd.debug.http import HttpServers
 from ambientd.debug.metrics import Metrics
 from ambientd.explain.describe import Description, describe, ref_of
+from ambientd.index.pods import PodIndex
 from ambientd.index.world import World
 from ambientd.pump import Pump
 from ambientd.push.feed import Feed
 from ambientd.resources.events import Event, Invalid, Put
+from ambientd.secure import CannotSecure, Secure
 from ambientd.settings import Settings
 from ambientd.sources.files import watch_folder
 from ambientd.sources.mesh_file import watch_mesh_file
 from ambientd.sources.watches import Watch
 from ambientd.stalls import watch_stalls
 from ambientd.xds.server import CannotListen, check_listen, plain_server
-from ambientd.xds.service import Guard, Registry, Service
+from ambientd.xds.service import Registry, Service
 
 if TYPE_CHECKING:
+    from ambientd.kube.api import Api
     from ambientd.sources.kubernetes import Cluster
 
 log = structlog.get_logger("app")
@@ -50,6 +56,9 @@ class App:
         self._mesh_file = Path(settings.mesh_config_file)
         self._has_mesh_file = self._mesh_file.is_file()
         self.world = World(replace(settings.rules(), has_mesh_file=self._has_mesh_file))
+        self.pods = PodIndex(settings.cluster_id)
+        self.waiters = Waiters()
+        """Requests for certificates of pods that are just appearing."""
         self.feed = Feed(_nonces())
         self.registry = Registry()
         self.pump = Pump(
@@ -67,9 +76,16 @@ class App:
             cluster_aliases=dict(settings.cluster_aliases),
             serves_ztunnels=settings.ambient,
         )
-        self.grpc = plain_server(settings, self.ads, Guard())
+        self.secure = Secure(
+            settings, world=self.world, pods=self.pods, waiters=self.waiters, ads=self.ads, metrics=self.metrics
+        )
+        guard = self.secure.guard(is_demanding=settings.security.authenticate_plaintext)
+        self.grpc = plain_server(settings, self.ads, guard)
         self.cluster: Cluster | None = None
         """The API server that objects come from; None while they come from a folder."""
+        self._api: Api | None = None
+        """For tokens, secrets and roots: what is asked for here never waits behind lists of objects."""
+        self._secured: list[asyncio.Task[None]] = []
         self.is_stopping = False
         self.is_open = False
 
@@ -81,12 +97,23 @@ class App:
         """How the watch of each kind is doing; none of a folder."""
         return [] if self.cluster is None else self.cluster.watches
 
+    def authority(self) -> dict[str, object]:
+        """The certificate authority, and the last refusals."""
+        return self.secure.page()
+
+    def refresh(self) -> None:
+        """What is measured by looking."""
+        self.secure.refresh()
+
     def describe(self, kind: str, namespace: str, name: str) -> Description:
         """Raises NoSuchKind."""
         return describe(self.world, ref_of(self.settings.cluster_id, kind, namespace, name))
 
     def _emit(self, events: Sequence[Event]) -> None:
         """Takes what a source saw, and says what is wrong with it."""
+        # Before anything is derived: who hears of a pod by a push finds it here.
+        self.waiters.appeared(self.pods.apply(events))
+        self.secure.apply(events)
         self.metrics.inbound(events)
         for event in events:
             if isinstance(event, Invalid | Put) and event.faults:
@@ -97,19 +124,23 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`. Raises CannotStart."""
         source = self._source()
-        http = HttpServers(self)
+        gate = Gate(self.secure.authenticate_request, self.secure.root_namespace)
+        http = HttpServers(self, gate)
         try:
+            self.secure.know(self._api)
             check_listen(self.settings.grpc_addr, "--grpc-addr")
             await http.start()
-        except CannotListen as error:
+        except (CannotListen, CannotSecure) as error:
             raise CannotStart(str(error)) from None
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with AsyncExitStack() as clients, asyncio.TaskGroup() as tasks:
+                if self._api is not None:
+                    await clients.enter_async_context(self._api)
                 running = [
                     tasks.create_task(source(), name="source"),
                     tasks.create_task(self.pump.run(), name="pump"),
                     tasks.create_task(watch_stalls(self.metrics.stalled), name="stalls"),
-                    tasks.create_task(self._open(), name="open"),
+                    tasks.create_task(self._open(tasks), name="open"),
                 ]
                 if self._has_mesh_file:
                     running.append(
@@ -121,9 +152,9 @@ class App:
                     running.append(tasks.create_task(auditing, name="audit"))
                 await stop.wait()
                 await self._close()
-                for task in running:
+                for task in (*running, *self._secured):
                     task.cancel()
-        except* (CannotListen, CannotStart) as errors:
+        except* (CannotListen, CannotSecure, CannotStart) as errors:
             raise CannotStart(str(errors.exceptions[0])) from None
         finally:
             await http.stop()
@@ -146,12 +177,17 @@ class App:
             origin = find_origin(settings.kubeconfig, os.environ)
         except Misconfigured as error:
             raise CannotStart(str(error)) from None
-        api = Api(
-            Credentials(origin, os.environ),
-            per_s=settings.kubernetes_api_qps,
-            burst=settings.kubernetes_api_burst,
-            user_agent=f"ambientd/{self.metrics.version}",
-        )
+        credentials = Credentials(origin, os.environ)
+
+        def client() -> Api:
+            return Api(
+                credentials,
+                per_s=settings.kubernetes_api_qps,
+                burst=settings.kubernetes_api_burst,
+                user_agent=f"ambientd/{self.metrics.version}",
+            )
+
+        api, self._api = client(), client()
         self.cluster = cluster = Cluster(
             api,
             settings.cluster_id,
@@ -168,8 +204,8 @@ class App:
 
         return reflect
 
-    async def _open(self) -> None:
-        """Opens the gRPC port once there is a whole state to serve."""
+    async def _open(self, tasks: asyncio.TaskGroup) -> None:
+        """Opens the gRPC ports once there is a whole state to serve."""
         while True:
             try:
                 async with asyncio.timeout(5):
@@ -177,11 +213,15 @@ class App:
                     break
             except TimeoutError:
                 log.info("waiting for objects", kinds=", ".join(self.pump.missing()))
+        await self.secure.open()
+        for work in self.secure.running():
+            self._secured.append(tasks.create_task(work, name="secure"))
         await self.grpc.open()
         self.is_open = True
         log.info(
             "ready",
             grpc_port=self.grpc.port,
+            secure_grpc_port=0 if self.secure.server is None else self.secure.server.port,
             workloads_and_services=self.feed.addresses.served,
             policies=self.feed.policies.served,
         )
@@ -191,9 +231,10 @@ class App:
         log.info("shutting down", streams=len(self.registry))
         if self.is_open:
             drain_s = self.settings.shutdown_s / 2
-            closing = asyncio.create_task(self.grpc.close(self.settings.shutdown_s))
+            grace_s = self.settings.shutdown_s
+            closing = [asyncio.create_task(server.close(grace_s)) for server in (self.grpc, self.secure)]
             await self.registry.drain(min(drain_s, 0.02 * len(self.registry)))
-            await closing
+            await asyncio.gather(*closing)
 
 
 def serve(settings: Settings) -> None:

@@ -283,6 +283,12 @@ class _Loader:
             raise SettingsError(f"--tls-min-version: must be 1.2, got {version!r}")
         if self._flags.get("tls-cipher-suites"):
             raise SettingsError("--tls-cipher-suites: the suites of gRPC's TLS are fixed; remove the flag")
+        files = [f"--{name}" for name in ("ca-cert-file", "tls-cert-file", "tls-key-file") if self._flags.get(name)]
+        if files and len(files) < 3:
+            raise SettingsError(
+                f"{' and '.join(files)}: --ca-cert-file, --tls-cert-file and --tls-key-file count only together; "
+                "give all three, or none"
+            )
         policy = self._variable("COMPLIANCE_POLICY")
         if policy:
             raise SettingsError(f"COMPLIANCE_POLICY: {policy!r} cannot be enforced in gRPC's TLS; unset the variable")

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any
 
 import grpc.aio
 from envoy.config.core.v3.base_pb2 import Node
@@ -30,7 +31,8 @@ async def client(number: int, port: int, count: Count) -> None:
     async with grpc.aio.insecure_channel(
         f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", -1), ("bench.number", number)]
     ) as channel:
-        call = channel.stream_stream(METHOD)()
+        stream: Any = channel.stream_stream
+        call = stream(METHOD)()
         node = Node(id=f"ztunnel~10.0.0.1~ztunnel-{number}.istio-system~istio-system.svc.cluster.local")
         for type_url in (ADDRESS, AUTHORIZATION):
             await call.write(DeltaDiscoveryRequest(node=node, type_url=type_url).SerializeToString())

@@ -21,7 +21,10 @@ _PROTOCOLS = {workload_pb2.NONE: "TCP", workload_pb2.HBONE: "HBONE"}
 class Ztunnel:
     """`ztunnel proxy` without its data path, on free loopback ports."""
 
-    def __init__(self, binary: Path, xds_port: int, root: Path, folder: Path, node: str) -> None:
+    def __init__(
+        self, binary: Path, xds_port: int, root: Path, folder: Path, node: str, *, token: str = "", ca_port: int = 1
+    ) -> None:
+        """`token`: what it says to xDS and to the certificate service at `ca_port`; empty: nothing."""
         self._admin_port = free_port()
         proxy_config = {"proxyAdminPort": self._admin_port, "statusPort": free_port(), "proxyMetadata": {}}
         environment = {
@@ -29,7 +32,8 @@ class Ztunnel:
             "ENABLE_PROXY": "false",
             "XDS_ADDRESS": f"https://localhost:{xds_port}",
             "XDS_ROOT_CA": str(root),
-            "CA_ADDRESS": "https://127.0.0.1:1",
+            "CA_ADDRESS": f"https://localhost:{ca_port}",
+            "CA_ROOT_CA": str(root),
             "CLUSTER_ID": "Kubernetes",
             "NODE_NAME": node,
             "INSTANCE_IP": "127.0.0.1",
@@ -37,6 +41,9 @@ class Ztunnel:
             "POD_NAMESPACE": "istio-system",
             "PROXY_CONFIG": json.dumps(proxy_config),
         }
+        if token:
+            (folder / "istio-token").write_text(token)
+            environment["AUTH_TOKEN"] = str(folder / "istio-token")
         with open(folder / "ztunnel.log", "wb") as log:
             self._process = subprocess.Popen(
                 [str(binary), "proxy", "ztunnel"], env=environment, cwd=folder, stdout=log, stderr=log

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,7 +15,8 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from msgspec import structs
 
-from ambientd.debug import http, listen, pages
+from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
+from ambientd.debug import access, http, listen, pages
 from ambientd.debug.metrics import Metrics
 from ambientd.debug.readable import plain, quirky_address, raw_address
 from ambientd.debug.version import Version
@@ -116,6 +117,12 @@ class State:
 
     def verdicts(self) -> dict[str, int]:
         return {}
+
+    def authority(self) -> dict[str, object]:
+        return {}
+
+    def refresh(self) -> None:
+        pass
 
     def describe(self, kind: str, namespace: str, name: str) -> Description:
         return describe(World(self.settings.rules()), ref_of("Kubernetes", kind, namespace, name))
@@ -234,7 +241,7 @@ async def test_any_method_is_accepted_and_unknown_paths_are_not(client: Client) 
 
 async def test_the_list_names_the_pages_but_not_itself(client: Client) -> None:
     names = await (await client.get("/debug/list")).json()
-    expected = ["adsz", "ambientz", "conditions", "config_dump", "connections", "describe", "problems", "syncz"]
+    expected = ["adsz", "ambientz", "ca", "conditions", "config_dump", "connections", "describe", "problems", "syncz"]
     assert names == [*expected, "watches"]
     for name in names:
         assert (await client.get(f"/debug/{name}")).status in (200, 400)
@@ -263,11 +270,11 @@ async def test_repeated_slashes_lead_to_the_clean_path(client: Client) -> None:
     assert answer.headers["Location"] == "/debug/syncz?namespace=a"
 
 
-async def from_peer(state: State, path: str, peer: str) -> web.StreamResponse:
+async def from_peer(state: State, path: str, peer: str, gate: access.Gate | None = None) -> web.StreamResponse:
     """The answer to a request whose connection comes from this address."""
     transport = Mock()
     transport.get_extra_info = lambda name, default=None: (peer, 4711) if name == "peername" else default
-    app = http.make_app(state, has_metrics=True)
+    app = http.make_app(state, has_metrics=True, gate=gate)
     app.freeze()
     request = make_mocked_request("GET", path, headers={"X-Forwarded-For": "127.0.0.1"}, app=app, transport=transport)
     return await app._handle(request)
@@ -281,6 +288,52 @@ async def test_debug_pages_are_refused_to_others_than_loopback_whatever_they_cla
     assert (await from_peer(state, "/debug", "10.0.0.9")).status == 200
 
 
+def gate_for(namespace: str) -> access.Gate:
+    """Everybody from elsewhere is of this namespace; of none where it is empty, of an unknown one where it is `?`."""
+
+    async def authenticate(headers: Iterable[tuple[str, str]]) -> Caller:
+        assert ("x-forwarded-for", "127.0.0.1") in tuple(headers)
+        if namespace == "?":
+            raise CannotTell("no answer")
+        if not namespace:
+            raise Unauthenticated("no token")
+        return Caller(namespace, "somebody", "cluster.local")
+
+    return access.Gate(authenticate, lambda: "istio-system")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "page", "status"),
+    [
+        ("", "ambientz", 401),
+        ("?", "ambientz", 503),
+        ("shop", "ambientz", 403),
+        ("shop", "config_dump", 400),
+        ("istio-system", "ambientz", 200),
+        ("monitoring", "ambientz", 200),
+    ],
+)
+async def test_a_caller_from_elsewhere_sees_what_its_namespace_may(
+    state: State, namespace: str, page: str, status: int
+) -> None:
+    state.settings = structs.replace(state.settings, debug_namespaces=("monitoring",))
+    assert (await from_peer(state, f"/debug/{page}", "10.0.0.9", gate_for(namespace))).status == status
+    state.settings = structs.replace(state.settings, authorize_debug=False)
+    seen = (await from_peer(state, f"/debug/{page}", "10.0.0.9", gate_for(namespace))).status
+    assert seen == (200 if status == 403 else status)
+
+
+async def test_clients_of_other_namespaces_do_not_exist_for_a_caller_from_elsewhere(state: State) -> None:
+    state.clients = [zt(1, "shop"), zt(2, "istio-system")]
+    for namespace, proxy, status in (
+        ("shop", state.clients[0], 200),
+        ("shop", state.clients[1], 404),
+        ("istio-system", state.clients[0], 200),
+    ):
+        path = f"/debug/config_dump?proxyID={proxy.connection_id}"
+        assert (await from_peer(state, path, "10.0.0.9", gate_for(namespace))).status == status
+
+
 async def test_metrics_are_open_unless_they_are_for_loopback_only(state: State) -> None:
     assert (await from_peer(state, "/metrics", "10.0.0.9")).status == 200
     state.settings = structs.replace(state.settings, metrics_loopback_only=True)
@@ -290,12 +343,12 @@ async def test_metrics_are_open_unless_they_are_for_loopback_only(state: State) 
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
 def test_loopback_has_several_addresses(peer: str) -> None:
-    assert http.is_loopback(peer)
+    assert access.is_loopback(peer)
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "", "localhost", None])
 def test_nothing_else_is_loopback(peer: str | None) -> None:
-    assert not http.is_loopback(peer)
+    assert not access.is_loopback(peer)
 
 
 async def test_conditions_are_as_an_object_would_have_them(client: Client, state: State) -> None:

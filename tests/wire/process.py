@@ -55,10 +55,13 @@ def eventually_equal(values: Callable[[], tuple[object, object]], what: str, wit
 
 
 class ServerProcess:
-    """`ambientd serve` on a folder."""
+    """`ambientd serve` on a folder, or on an API server."""
 
-    def __init__(self, folder: Path, log: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, log: Path, *flags: str, **environment: str) -> None:
+        """`folder`: of manifests, or a kubeconfig file; `flags`: after the others, so that they win."""
         self.folder = folder
+        self._source = ("--kubeconfig" if folder.is_file() else "--config-dir", str(folder))
+        self._flags = flags
         self.grpc_port, self.http_port, self.monitoring_port = free_port(), free_port(), free_port()
         self._log = log
         self._environment = environment
@@ -68,15 +71,16 @@ class ServerProcess:
     def start(self) -> None:
         arguments = [
             *(sys.executable, "-c", "import sys; from ambientd.cli import main; sys.exit(main())"),
-            *("serve", "--config-dir", str(self.folder)),
+            *("serve", *self._source),
             *("--grpc-addr", f"127.0.0.1:{self.grpc_port}"),
             *("--http-addr", f"127.0.0.1:{self.http_port}"),
             *("--monitoring-addr", f"127.0.0.1:{self.monitoring_port}"),
+            *self._flags,
         ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **self._environment}
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(arguments, stdout=log, stderr=log, env=environment)
-        eventually(lambda: self._is_open() or self._has_ended(), f"the server is ready; its log:\n{self.log()}")
+        eventually(lambda: self._is_open() or self._has_ended(), "the server is ready")
         assert not self._has_ended(), self.log()
 
     def _is_open(self) -> bool:
@@ -102,9 +106,9 @@ class ServerProcess:
 
 
 @contextmanager
-def serving(folder: Path, log: Path, **environment: str) -> Iterator[ServerProcess]:
+def serving(folder: Path, log: Path, *flags: str, **environment: str) -> Iterator[ServerProcess]:
     """A running server, ended at the end."""
-    server = ServerProcess(folder, log, **environment)
+    server = ServerProcess(folder, log, *flags, **environment)
     try:
         yield server
     finally:
@@ -115,7 +119,15 @@ class WireClient:
     """A simulated ztunnel on a real connection, which it pings every second. A thread takes and acknowledges what
     comes, so that a test reads as a story."""
 
-    def __init__(self, port: int, ztunnel: SimulatedZtunnel | None = None) -> None:
+    def __init__(
+        self,
+        port: int,
+        ztunnel: SimulatedZtunnel | None = None,
+        *,
+        root: bytes | None = None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """`root`: PEM of the bundle to verify the server with; None: there is no TLS."""
         self.ztunnel = ztunnel or SimulatedZtunnel()
         self.responses: list[DeltaDiscoveryResponse] = []
         self.ended: grpc.StatusCode | None = None
@@ -123,9 +135,15 @@ class WireClient:
         self._outgoing: queue.SimpleQueue[DeltaDiscoveryRequest | None] = queue.SimpleQueue()
         for request in self.ztunnel.first_requests():
             self._outgoing.put(request)
-        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_PINGING)
+        self.detail = ""
+        if root is None:
+            self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=_PINGING)
+        else:
+            self._channel = grpc.secure_channel(
+                f"localhost:{port}", grpc.ssl_channel_credentials(root), options=_PINGING
+            )
         stub = ads_pb2_grpc.AggregatedDiscoveryServiceStub(self._channel)
-        self._call = stub.DeltaAggregatedResources(iter(self._outgoing.get, None))
+        self._call = stub.DeltaAggregatedResources(iter(self._outgoing.get, None), metadata=metadata)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -134,6 +152,7 @@ class WireClient:
                 self.responses.append(response)
                 self._outgoing.put(self.ztunnel.apply(response).answer)
         except grpc.RpcError:
+            self.detail = self._call.details()
             self.ended = self._call.code()
 
     def close(self) -> None:
@@ -147,4 +166,6 @@ _PINGING = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
+    # A connection of its own: gRPC shares those of equal channels.
+    ("grpc.use_local_subchannel_pool", 1),
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -90,7 +91,8 @@ async def _look_up(port: int, names: list[str]) -> tuple[dict[str, list[str]], l
     """The first answer to an on-demand request for these names: what is sent, with its aliases, and what is removed."""
     node = Node(id="ztunnel~10.0.0.1~ztunnel.istio-system~istio-system.svc.cluster.local")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_stream(
+        stream: Any = channel.stream_stream
+        call = stream(
             METHOD,
             request_serializer=DeltaDiscoveryRequest.SerializeToString,
             response_deserializer=DeltaDiscoveryResponse.FromString,

@@ -34,6 +34,7 @@ class Counts:
         self.parts: list[Part] = []
         self.notes: list[Note] = []
         self.errors = 0
+        self.unexpected_clients = 0
 
     def connected(self, node: Node) -> None:
         self.connected_nodes.append(node)
@@ -52,6 +53,9 @@ class Counts:
 
     def noted(self, note: Note) -> None:
         self.notes.append(note)
+
+    def unexpected(self) -> None:
+        self.unexpected_clients += 1
 
     def failed(self) -> None:
         self.errors += 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import html
-import ipaddress
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 
 import structlog
 from aiohttp import web
 
 from ambientd.debug import pages
+from ambientd.debug.access import Gate, Handler, guard, hides, is_loopback, peer_of
 from ambientd.debug.descriptions import plain_description
 from ambientd.debug.listen import Listener, listen
 from ambientd.debug.metrics import POLICY_KINDS
@@ -28,8 +28,6 @@ from ambientd.xds.server import CannotListen
 
 log = structlog.get_logger("default")
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 _CHUNK_BYTES = 64 * 1024
 _NO_PROXY_ID = "You must provide a proxyID in the query string\n"
 _NOT_CONNECTED = "Proxy not connected to this Pilot instance. It may be connected to another instance.\n"
@@ -38,6 +36,7 @@ _NOT_CONNECTED = "Proxy not connected to this Pilot instance. It may be connecte
 _PAGES = {
     "adsz": "connected clients with their metadata and subscriptions",
     "ambientz": "everything that is served: workloads, services, policies",
+    "ca": "the certificate authority: what is in use, until when, and who was refused why",
     "config_dump": "what one client holds (proxyID, types)",
     "conditions": "status conditions that objects deserve",
     "connections": "connected clients",
@@ -52,8 +51,10 @@ _PAGES = {
 class HttpServers:
     """The HTTP ports of one server."""
 
-    def __init__(self, state: DebugState) -> None:
+    def __init__(self, state: DebugState, gate: Gate | None = None) -> None:
+        """`gate`: how callers from elsewhere prove who they are; None: they cannot."""
         self._state = state
+        self._gate = gate
         self.http: Listener | None = None
         self.monitoring: Listener | None = None
         """None when its pages are on the HTTP port."""
@@ -63,10 +64,10 @@ class HttpServers:
         settings, state = self._state.settings, self._state
         is_shared = settings.monitoring_addr is None
         try:
-            app = make_app(state, has_ready=True, has_metrics=is_shared)
+            app = make_app(state, has_ready=True, has_metrics=is_shared, gate=self._gate)
             self.http = await listen(app, settings.http_addr, "--http-addr", grace_s=settings.shutdown_s)
             if settings.monitoring_addr is not None:
-                app = make_app(state, has_metrics=True)
+                app = make_app(state, has_metrics=True, gate=self._gate)
                 self.monitoring = await listen(
                     app, settings.monitoring_addr, "--monitoring-addr", grace_s=settings.shutdown_s
                 )
@@ -80,10 +81,12 @@ class HttpServers:
         self.http = self.monitoring = None
 
 
-def make_app(state: DebugState, *, has_ready: bool = False, has_metrics: bool = False) -> web.Application:
+def make_app(
+    state: DebugState, *, has_ready: bool = False, has_metrics: bool = False, gate: Gate | None = None
+) -> web.Application:
     """The pages of one port: `/debug` everywhere unless the settings say no, `/ready` on the HTTP port, `/metrics` and
     `/version` on the monitoring port (operations.md 2.1)."""
-    app = web.Application(middlewares=[_clean_path, _guard_debug], client_max_size=64 * 1024)
+    app = web.Application(middlewares=[_clean_path, guard(state.settings, gate)], client_max_size=64 * 1024)
 
     def add(path: str, handler: Handler) -> None:
         # Any method is accepted.
@@ -101,16 +104,6 @@ def make_app(state: DebugState, *, has_ready: bool = False, has_metrics: bool = 
     return app
 
 
-def is_loopback(peer: str | None) -> bool:
-    """Whether a peer's address is this machine; port forwarding and `ambientd request` come from there."""
-    try:
-        address = ipaddress.ip_address((peer or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
 @web.middleware
 async def _clean_path(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Repeated slashes lead to the cleaned path (operations.md 12.1): istioctl asks for `//version`."""
@@ -120,22 +113,6 @@ async def _clean_path(request: web.Request, handler: Handler) -> web.StreamRespo
         query = request.rel_url.raw_query_string
         return web.Response(status=307, headers={"Location": f"{target}?{query}" if query else target})
     return await handler(request)
-
-
-@web.middleware
-async def _guard_debug(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The index is open, the pages are for loopback: others cannot prove who they are on a port without
-    authentication (operations.md 12.2)."""
-    if request.path.startswith("/debug/") and not is_loopback(_peer(request)):
-        log.error("debug page refused", path=request.path, peer=_peer(request), reason="not from loopback")
-        return web.Response(status=401)
-    return await handler(request)
-
-
-def _peer(request: web.Request) -> str | None:
-    """The address of the connection itself; never what a header claims."""
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return str(peer[0]) if isinstance(peer, tuple) else None
 
 
 def _ready(state: DebugState) -> Handler:
@@ -159,7 +136,7 @@ def _metrics(state: DebugState) -> Handler:
     inventory = _Inventory()
 
     async def answer(request: web.Request) -> web.Response:
-        if state.settings.metrics_loopback_only and not is_loopback(_peer(request)):
+        if state.settings.metrics_loopback_only and not is_loopback(peer_of(request)):
             return web.Response(status=403)
         workloads, services = await inventory.count(state.feed)
         problems = state.world.problems()
@@ -169,6 +146,7 @@ def _metrics(state: DebugState) -> Handler:
             invalid_policies=Counter(each.object.kind for each in problems if each.object.kind in POLICY_KINDS),
         )
         state.metrics.watched(state.watches())
+        state.refresh()
         body = state.metrics.text(
             workloads=workloads,
             services=services,
@@ -235,7 +213,7 @@ def _handlers(state: DebugState) -> dict[str, Handler]:
         if not proxy_id:
             return web.Response(status=400, text=_NO_PROXY_ID)
         client = pages.find_client(state, proxy_id)
-        if client is None:
+        if client is None or hides(request, client.node.namespace):
             return web.Response(status=404, text=_NOT_CONNECTED)
         held: dict[str, Collection[str] | None] = {
             url: state.registry.held_names(client.connection_id, url) for url in client.types
@@ -257,9 +235,13 @@ def _handlers(state: DebugState) -> dict[str, Handler]:
         listed = sorted(name for name in _PAGES if name != "list")
         return await _send(request, iter([pages.to_json(listed, pretty=_is_pretty(request))]))
 
+    async def ca(request: web.Request) -> web.StreamResponse:
+        return await _send(request, iter([pages.to_json(state.authority(), pretty=_is_pretty(request))]))
+
     return {
         "adsz": connections(with_details=True),
         "ambientz": ambientz,
+        "ca": ca,
         "conditions": conditions,
         "config_dump": config_dump,
         "connections": connections(with_details=False),

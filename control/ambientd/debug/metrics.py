@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import PlatformCollector, ProcessCollector
 from prometheus_client.registry import CollectorRegistry
 
+from ambientd.debug.certificate_metrics import CertificateMetrics
 from ambientd.debug.series import Counter, ExactNames, Gauge, Histogram, Series, exposition
 from ambientd.debug.version import Version, current
 from ambientd.index.authorization_conversion import Verdict
@@ -48,6 +49,8 @@ class Metrics:
         self._declare_streams()
         self._declare_state()
         self._declare_watches()
+        self.certificates = CertificateMetrics()
+        self._series.extend(self.certificates.series)
         self._info.set(1, str(self.version))
         self._registry.register(ExactNames(self._series))
         ProcessCollector(registry=self._registry)
@@ -75,6 +78,12 @@ class Metrics:
         self._errors = self._counter("pilot_total_xds_internal_errors", "Streams that ended by an error of ours.")
         self._authentications = self._counter(
             "ambientd_authentications", "Callers over TLS, and of debug pages, by what their token was.", "outcome"
+        )
+        self._undistributed = self._gauge(
+            "ambientd_roots_undistributed", "ConfigMaps with roots that are not, or not yet, as they should be."
+        )
+        self._distribution_failures = self._counter(
+            "ambientd_roots_write_failures", "Writes of ConfigMaps with roots that failed."
         )
         self._unexpected = self._counter(
             "ambientd_unexpected_ztunnels", "Streams of a ztunnel whose account is not among those of ztunnels."
@@ -177,6 +186,11 @@ class Metrics:
     def unexpected(self) -> None:
         self._unexpected.add()
 
+    def distributed(self, *, missing: int, failures: int) -> None:
+        """How many ConfigMaps with roots are not as they should be, and how many writes have failed."""
+        self._undistributed.set(missing)
+        self._distribution_failures.values[()] = failures
+
     def authenticated(self, outcome: str) -> None:
         """A caller's token was looked at (xds.authentication.Observer)."""
         self._authentications.add(outcome)
@@ -213,7 +227,7 @@ class Metrics:
 
     def watched(self, watches: Iterable[Watch]) -> None:
         """How the watches are doing; they count by themselves."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         failures: dict[str, int] = {}
         for watch in watches:
             labels = watch.cluster, watch.kind
@@ -251,6 +265,7 @@ class Metrics:
         self._policies.set(policies)
         self._problems.set(problems)
         self._uptime.set(self._now_s() - self._started_s)
+        self.certificates.refresh(time.time())
         return exposition(self._registry)
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:

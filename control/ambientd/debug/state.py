@@ -72,6 +72,14 @@ class DebugState(Protocol):
         """Of each kind that is read from an API server; none where there is none."""
         ...
 
+    def authority(self) -> Mapping[str, object]:
+        """The certificate authority, and the last refusals; nothing of a key or a token."""
+        ...
+
+    def refresh(self) -> None:
+        """Before the metrics are read: what is measured by looking."""
+        ...
+
     def describe(self, kind: str, namespace: str, name: str) -> Description:
         """Raises NoSuchKind."""
         ...

@@ -30,6 +30,7 @@ class MeshView(Struct, frozen=True, gc=False):
     """Never empty (workloads.md A11)."""
     discovery_selectors: tuple[LabelSelector, ...]
     visibility: ServiceEntryVisibility | None
+    discovery_host: str = MeshConfig().discovery_host
 
     @property
     def sent_trust_domain(self) -> str:
@@ -61,6 +62,7 @@ def _gather_mesh(_: tuple[()], read: Reader) -> MeshView | None:
         root_namespace=config.root_namespace or _DEFAULT_ROOT_NAMESPACE,
         discovery_selectors=config.discovery_selectors,
         visibility=config.service_entry_visibility,
+        discovery_host=config.discovery_host,
     )
 
 

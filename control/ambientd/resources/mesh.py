@@ -60,6 +60,8 @@ class MeshConfig(Struct, frozen=True, gc=False):
     root_namespace: str = "istio-system"
     discovery_selectors: tuple[LabelSelector, ...] = ()
     service_entry_visibility: ServiceEntryVisibility | None = None
+    discovery_host: str = "istiod.istio-system.svc"
+    """Host of `defaultConfig.discoveryAddress`: by which proxies call us."""
     malformed: frozenset[str] = frozenset()
     """Names of fields above in which a selector is malformed: they stand for what they were before (`settled`). As
     decoded they hold what there is to use when there was nothing before."""

@@ -65,6 +65,7 @@ class _Reader:
             root_namespace=self._text(values.get("rootNamespace"), "rootNamespace") or default.root_namespace,
             discovery_selectors=self._discovery(values),
             service_entry_visibility=self._visibility(values.get("serviceEntryVisibility")),
+            discovery_host=self._discovery_host(values.get("defaultConfig")) or default.discovery_host,
             malformed=frozenset(self._malformed),
         )
         if self._faults:
@@ -77,6 +78,14 @@ class _Reader:
             self._malformed.add("discovery_selectors")
             return ()
         return tuple(selector for selector in selectors if selector is not None)
+
+    def _discovery_host(self, value: Any) -> str:
+        """Empty when there is none. Proxies read the address themselves, so one without a port is left to them."""
+        members = self._object(value, "defaultConfig") if isinstance(value, dict) else {}
+        address = members.get("discoveryAddress")
+        host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        is_name = all(_DNS_LABEL.match(label) for label in host.split("."))
+        return host if colon and port.isascii() and port.isdigit() and is_name else ""
 
     def _selector_or_none(self, value: Any, path: str) -> LabelSelector | None:
         """None for a selector that is malformed, which does not make the whole configuration invalid."""

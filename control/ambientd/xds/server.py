@@ -43,7 +43,7 @@ def options(settings: Settings, receive_limit_bytes: int) -> list[tuple[str, Any
     return chosen
 
 
-Handlers = Mapping[str, grpc.GenericRpcHandler[Any, Any]]
+Handlers = Mapping[str, "grpc.GenericRpcHandler[Any, Any]"]
 """Handlers of gRPC services, by the full name of the service."""
 
 
@@ -64,7 +64,7 @@ class Server:
         self._credentials = credentials
         self._server = grpc.aio.server(options=chosen)
         self._server.add_generic_rpc_handlers(tuple(handlers.values()))
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs are older
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*handlers, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._services = tuple(handlers)

@@ -1,0 +1,381 @@
+"""Fetches the authority from where it is kept, and follows it: a plugged-in one in a folder or a secret, reloaded when
+it changes; a self-signed one in a secret that whichever replica comes first creates, renewed before it ends (ca.md 10).
+What cannot be put to use leaves the former in force, and is told of every minute. Must not judge a set: `roots.py` and
+the signing process do."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Never
+
+import structlog
+
+from ambientd.ca.authority import Authority, Lifetimes, Public, Unusable
+from ambientd.ca.roots import (
+    PLUGGED_IN_SECRET,
+    SECRET_TYPE,
+    SELF_SIGNED_SECRET,
+    Adopt,
+    Ignore,
+    Keep,
+    Rotate,
+    expiries,
+    expiry_warning,
+    judge_reload,
+    next_step,
+    read_plugged_in,
+    read_self_signed,
+    secret_data,
+)
+from ambientd.ca.secrets import Conflict, Data, Secret, Secrets
+from ambientd.ca.signing import Signer, SigningFailed
+from ambientd.kube.backoff import Backoff
+from ambientd.kube.errors import ApiError
+from ambientd.resources.faults import Fault
+from ambientd.security import Security
+
+log = structlog.get_logger("pkica")
+
+START_S = 1200.0
+"""How long the start tries to have an authority, seconds (ca.md 10.3)."""
+_POLL_S = 0.3
+"""Between looks at a folder. A change counts once it has stood still for so long: a mount is swapped in several
+steps."""
+_SECRET_POLL_S = 30.0
+_TELL_S = 60.0
+_LOOK_AT_MOST_EVERY_S = 5.0
+_TRIES_S = (0.0, 5.0, 10.0, 15.0)
+_MARKER = "istio-generated"
+_FILES = (
+    *("ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem", "ca-crl.pem"),
+    *("tls.crt", "tls.key", "ca.crt", _MARKER),
+)
+_NATIVE = frozenset({"ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem"})
+
+
+class Keeper:
+    """Keeps one authority in use. `signer` signs with it."""
+
+    def __init__(
+        self,
+        security: Security,
+        secrets: Secrets | None,
+        *,
+        trust_domain: Callable[[], str],
+        changed: Callable[[Public], None],
+        dice: random.Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`secrets`: None: there is no API server, and a self-signed authority lives as long as this process. `changed`
+        hears of every authority that is put to use."""
+        self._security = security
+        self._secrets = secrets
+        self._trust_domain = trust_domain
+        self._dice = dice or random.Random()
+        self._sleep = sleep
+        self._folder = Path(security.ca_dir)
+        self._seen = _signature(self._folder)
+        self._in_memory: Authority | None = None
+        """Only where there is nowhere else to keep it."""
+        self._is_plugged_in = False
+        self._remote_version = ""
+        self._secret_name = SELF_SIGNED_SECRET
+        self._look = asyncio.Event()
+        self._told: dict[str, str] = {}
+        lifetimes = Lifetimes(int(security.default_cert_s), int(security.max_cert_s))
+        self.signer = Signer(self._load, lifetimes, changed=changed)
+        self.trouble = ""
+        """Why what is kept now is not in use; empty: it is."""
+
+    async def start(self) -> None:
+        """Returns when there is an authority in use. Raises Unusable for files that cannot be, and what failed last
+        when an API server did not help within twenty minutes."""
+        until_s = time.monotonic() + START_S
+        backoff = Backoff(0.5, 60.0, self._dice.random)
+        told = ""
+        while True:
+            try:
+                await self.signer.start()
+                return
+            except (Unusable, ApiError, Conflict, SigningFailed) as error:
+                is_of_files = isinstance(error, Unusable) and error.source == str(self._folder)
+                if is_of_files or self._secrets is None or time.monotonic() >= until_s:
+                    raise
+                if str(error) != told and not isinstance(error, Conflict):
+                    told = str(error)
+                    log.warning("there is no certificate authority yet, tried again", reason=told)
+                # Whoever created it first has, and it need only be read.
+                await self._sleep(0.05 if isinstance(error, Conflict) else backoff.next_s())
+
+    async def run(self) -> Never:
+        """For ever, once started."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.signer.run(), name="signing process")
+            tasks.create_task(self._tell(), name="trouble of the authority")
+            if self._is_plugged_in:
+                follow = self._follow_secret() if self._remote_version else self._follow_folder()
+                tasks.create_task(follow, name="follow plugged-in authority")
+            elif self._secrets is not None and self._security.root_check_s is not None:
+                tasks.create_task(self._follow_root(self._secrets, self._security.root_check_s), name="follow root")
+        raise AssertionError("these run for ever")
+
+    def look(self) -> None:
+        """Somebody distributes other roots: perhaps another replica, which has renewed them."""
+        self._look.set()
+
+    # Where it comes from (ca.md 10.1).
+
+    async def _load(self) -> Authority:
+        self._is_plugged_in, self._remote_version = False, ""
+        files, source = await self._files()
+        with_marker = _MARKER in files and self._security.self_signed_in_cacerts
+        if not with_marker:
+            # Set before: files of which some are missing are plugged in too, and end the start.
+            self._is_plugged_in = bool(files.keys() - {_MARKER})
+            authority = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
+            if authority is not None:
+                return authority
+        self._is_plugged_in, self._remote_version = False, ""
+        extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
+        if self._secrets is None:
+            if self._in_memory is None:
+                log.warning("a self-signed root is made that nobody keeps: clients must be given it at each start")
+                self._in_memory = await self._create("a root made at this start", "")
+            return self._in_memory
+        return await self._self_signed(self._secrets, extra_roots)
+
+    async def _files(self) -> tuple[Mapping[str, bytes], str]:
+        # Looked at before it is read: what changes meanwhile is seen as a change.
+        self._seen = _signature(self._folder)
+        files = await asyncio.to_thread(read_folder, self._folder)
+        if self._security.uses_remote_certs and self._secrets is not None and not files.keys() >= _NATIVE:
+            secret = await self._secrets.read(PLUGGED_IN_SECRET)
+            if secret is not None:
+                self._remote_version = secret.version
+                return secret.data.by_key, self._secrets.source(PLUGGED_IN_SECRET)
+        return files, str(self._folder)
+
+    async def _self_signed(self, secrets: Secrets, extra_roots: str) -> Authority:
+        names = [SELF_SIGNED_SECRET, *([PLUGGED_IN_SECRET] if self._security.self_signed_in_cacerts else [])]
+        for name in names:
+            self._secret_name = name
+            secret = await secrets.read(name)
+            if secret is not None:
+                log.info("the self-signed root is loaded", source=secrets.source(name))
+                return read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
+        if self.signer.public is not None:
+            # The signing process died after the secret was deleted: another root would be foreign to every client.
+            effect = "nothing is signed until it is back; a restart of the server would make another root"
+            raise Unusable(secrets.source(names[0]), (Fault("", "must be there", "", effect),))
+        authority = await self._create(secrets.source(names[-1]), extra_roots)
+        data = secret_data(authority) | ({_MARKER: b""} if names[-1] == PLUGGED_IN_SECRET else {})
+        await secrets.create(names[-1], SECRET_TYPE, Data(data))
+        log.info("a self-signed root was made", source=secrets.source(names[-1]))
+        return authority
+
+    async def _create(self, source: str, extra_roots: str) -> Authority:
+        return await self.signer.create(
+            self._trust_domain(),
+            lifetime_s=int(self._security.self_signed_cert_s),
+            key_bits=self._security.self_signed_key_bits,
+            source=source,
+            extra_roots=extra_roots,
+        )
+
+    # Plugged in (ca.md 10.4).
+
+    async def _follow_folder(self) -> Never:
+        has_changed = False
+        while True:
+            await self._sleep(_POLL_S)
+            signature = _signature(self._folder)
+            if signature != self._seen:
+                self._seen, has_changed = signature, True
+            elif has_changed:
+                has_changed = False
+                await self._reload(lambda: asyncio.to_thread(read_folder, self._folder), str(self._folder))
+
+    async def _follow_secret(self) -> Never:
+        assert self._secrets is not None
+        source = self._secrets.source(PLUGGED_IN_SECRET)
+        while True:
+            await self._sleep(_SECRET_POLL_S)
+            try:
+                secret = await self._secrets.read(PLUGGED_IN_SECRET)
+            except ApiError as error:
+                log.warning("the plugged-in authority cannot be read again", source=source, reason=str(error))
+                continue
+            version, data = ("", {}) if secret is None else (secret.version, secret.data.by_key)
+            if version != self._remote_version:
+                self._remote_version = version or "gone"
+
+                async def read(data: Mapping[str, bytes] = data) -> Mapping[str, bytes]:
+                    return data
+
+                await self._reload(read, source)
+
+    async def _reload(self, read: Callable[[], Awaitable[Mapping[str, bytes]]], source: str) -> None:
+        active = self.signer.public
+        assert active is not None
+        try:
+            fresh = read_plugged_in(await read(), source, with_crl=self._security.distributes_crl)
+            if fresh is None:
+                self._keep(f"{source}: the certificate authority is no longer there")
+                return
+            judgement = judge_reload(active, fresh)
+            if isinstance(judgement, Ignore):
+                self._keep(f"{source}: {judgement.reason}")
+                return
+            await self.signer.use(fresh)
+        except (Unusable, SigningFailed) as error:
+            self._keep(str(error))
+            return
+        self.trouble = ""
+        log.info("the plugged-in certificate authority was reloaded", source=source)
+
+    # Self-signed (ca.md 10.3.1).
+
+    async def _follow_root(self, secrets: Secrets, interval_s: float) -> Never:
+        delay_s = float(self._dice.randrange(max(1, int(interval_s)))) if self._security.root_check_jitter else 0.0
+        wait_s = delay_s + interval_s
+        while True:
+            try:
+                await asyncio.wait_for(self._look.wait(), wait_s)
+                self._look.clear()
+            except TimeoutError:
+                pass
+            wait_s = interval_s
+            await self._check(secrets)
+            await self._sleep(min(_LOOK_AT_MOST_EVERY_S, interval_s))
+
+    async def _check(self, secrets: Secrets) -> None:
+        """One look at the secret: renews the root, or takes the one that another replica has made."""
+        source = secrets.source(self._secret_name)
+        try:
+            secret = await self._read_patiently(secrets)
+        except ApiError as error:
+            log.warning("the self-signed root cannot be looked at", source=source, reason=str(error))
+            return
+        if secret is None:
+            self._keep(f"{source}: it is gone; signing goes on, but a restart would make another root")
+            return
+        active = self.signer.public
+        assert active is not None
+        stored = secret.data.by_key.get("ca-cert.pem", b"").decode("utf-8", "replace")
+        now = datetime.datetime.now(datetime.UTC)
+        try:
+            match next_step(active.certificate, stored, now, self._security.root_grace_percent):
+                case Keep():
+                    pass
+                case Adopt():
+                    await self.signer.use(self._stored(secret, source, active))
+                    log.info("another replica has renewed the root, which is in use now", source=source)
+                case Rotate(reason):
+                    await self._rotate(secrets, secret, source, active, reason)
+        except (Unusable, SigningFailed) as error:
+            self._keep(str(error))
+            return
+        except Conflict:
+            # Another replica renews it at this moment; the next look finds what it wrote.
+            self._look.set()
+            return
+        except ApiError as error:
+            self._keep(f"{source}: the renewed root could not be written: {error}")
+            return
+        self.trouble = ""
+
+    def _stored(self, secret: Secret, source: str, active: Public) -> Authority:
+        return read_self_signed(secret.data.by_key, source, _extra_roots(active))
+
+    async def _rotate(self, secrets: Secrets, secret: Secret, source: str, active: Public, reason: str) -> None:
+        old = self._stored(secret, source, active)
+        fresh = await self.signer.renew(
+            old,
+            trust_domain=self._trust_domain(),
+            lifetime_s=int(self._security.self_signed_cert_s),
+            extra_roots=_extra_roots(active),
+        )
+        await secrets.replace(secret, _own(secret_data(fresh)))
+        try:
+            await self.signer.use(fresh)
+        except (Unusable, SigningFailed):
+            written = await secrets.read(secret.name)
+            if written is not None:
+                await secrets.replace(written, _own(secret.data.by_key))
+            raise
+        log.info("the self-signed root was renewed", source=source, reason=reason)
+
+    async def _read_patiently(self, secrets: Secrets) -> Secret | None:
+        """Raises ApiError after half a minute."""
+        for wait_s in _TRIES_S[1:]:
+            try:
+                return await secrets.read(self._secret_name)
+            except ApiError:
+                await self._sleep(wait_s)
+        return await secrets.read(self._secret_name)
+
+    # What an operator must hear.
+
+    def _keep(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.error("the certificate authority that is kept is not in use; the former stays", reason=trouble)
+        self.trouble = trouble
+
+    async def _tell(self) -> Never:
+        while True:
+            public = self.signer.public
+            if public is not None:
+                self._warn_of_ends(public)
+            await self._sleep(_TELL_S)
+            if self.trouble:
+                log.error("the certificate authority that is kept is not in use; the former stays", reason=self.trouble)
+
+    def _warn_of_ends(self, public: Public) -> None:
+        for expiry in expiries(public):
+            text = expiry_warning(expiry, time.time()) or ""
+            if text != self._told.get(expiry.what, ""):
+                self._told[expiry.what] = text
+                if text:
+                    log.warning("a certificate of the authority ends", what=text, source=public.source)
+
+
+def _own(data: Mapping[str, bytes]) -> Data:
+    """The keys that a renewal writes."""
+    return Data({name: data[name] for name in ("ca-cert.pem", "ca-key.pem") if name in data})
+
+
+def _extra_roots(active: Public) -> str:
+    """What the bundle in use has after the root itself."""
+    return active.roots[len(active.certificate) :] if active.roots.startswith(active.certificate) else ""
+
+
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """The files of an authority that are there. Raises Unusable for one that cannot be read."""
+    found: dict[str, bytes] = {}
+    for name in _FILES:
+        try:
+            found[name] = (folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            fault = Fault(name, "must be a file that can be read", error.strerror or "", "the set is not put to use")
+            raise Unusable(str(folder), (fault,)) from None
+    return found
+
+
+def _signature(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
+    """Changes when a file does, or the mount is swapped."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in _FILES:
+        try:
+            status = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+    return tuple(found)

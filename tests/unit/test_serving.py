@@ -1,0 +1,171 @@
+"""What the TLS port shows: names, when another certificate is due, and pairs from files (ca.md 14)."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from msgspec.structs import replace
+
+from ambientd.ca.authority import Authority, Public
+from ambientd.ca.making import create_self_signed
+from ambientd.ca.serving import BadPair, Files, Issuer, Pair, Shown, find_files, is_due, read_pair, service_names
+from ambientd.ca.signing import Signer
+from tests.e2e.tls_front import make_certificate
+
+DAY_S = 86_400
+NAMES = ("istiod.istio-system.svc",)
+
+
+@pytest.mark.parametrize(
+    ("revision", "custom", "more"),
+    [
+        ("", (), ()),
+        ("default", (), ()),
+        ("canary", (), ("istiod-canary.mesh.svc",)),
+        ("", ("b.com", "a.com", "a.com"), ("a.com", "b.com")),
+    ],
+)
+def test_names_are_those_by_which_the_service_is_called(
+    revision: str, custom: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    usual = ("istiod.mesh.svc", "istiod-remote.mesh.svc", "istio-pilot.mesh.svc", "istiod.istio-system.svc")
+    assert service_names("mesh", revision, "istiod.istio-system.svc", custom) == tuple(sorted({*usual, *more}))
+
+
+def test_names_of_revision_tags_are_among_them() -> None:
+    assert "istiod-revision-tag-prod.mesh.svc" in service_names("mesh", "", "x", (), ["istiod-revision-tag-prod"])
+
+
+def authority(lifetime_days: int = 3650) -> Authority:
+    now = datetime.datetime.now(datetime.UTC)
+    return create_self_signed("cluster.local", now, lifetime_s=lifetime_days * DAY_S, source="test")
+
+
+class Now:
+    """An authority that a test changes."""
+
+    def __init__(self, held: Authority) -> None:
+        self.held = held
+        self.signer = Signer(self.load)
+
+    async def load(self) -> Authority:
+        return self.held
+
+    def public(self) -> Public | None:
+        return self.signer.public
+
+
+@pytest_asyncio.fixture
+async def now() -> AsyncIterator[Now]:
+    now = Now(authority())
+    await now.signer.start()
+    yield now
+    await now.signer.close()
+
+
+async def test_the_certificate_is_of_our_authority_for_the_names_and_nothing_else(now: Now) -> None:
+    shown = await Issuer(now.signer, now.public, lambda: NAMES, 100 * DAY_S).first()
+    pair = shown.pair
+    certificate = x509.load_pem_x509_certificate(pair.certificates.encode())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [name.value for name in names] == list(NAMES)
+    root = x509.load_pem_x509_certificate(now.held.certificate.encode())
+    certificate.verify_directly_issued_by(root)
+    assert pair.not_after_s - pair.not_before_s == 100 * DAY_S + 120
+    assert "PRIVATE" not in f"{pair!r}{pair}{shown!r}"
+
+
+async def test_another_authority_has_another_certificate_issued_and_the_same_has_not(now: Now) -> None:
+    issuer = Issuer(now.signer, now.public, lambda: NAMES, 100 * DAY_S)
+    shown = await issuer.first()
+    first = shown.pair
+    await issuer.renew(shown)
+    assert shown.pair is first
+    await now.signer.use(authority())
+    await issuer.renew(shown)
+    assert shown.pair.roots != first.roots
+
+
+async def test_a_signer_that_fails_leaves_what_is_shown(now: Now) -> None:
+    issuer = Issuer(now.signer, now.public, lambda: NAMES, 100 * DAY_S)
+    shown = await issuer.first()
+    first = shown.pair
+    await now.signer.close()
+    await Issuer(now.signer, now.public, lambda: ("other",), 100 * DAY_S).renew(shown)
+    assert shown.pair is first
+
+
+def pair_of(public: Public, left_days: float, lived_days: float) -> Pair:
+    now_s = time.time()
+    key = authority(1).key
+    return Pair("", key, public.roots, NAMES, now_s - lived_days * DAY_S, now_s + left_days * DAY_S, public)
+
+
+@pytest.mark.parametrize(
+    ("left_days", "lived_days", "is_renewed"),
+    [(60, 40, False), (40, 60, True), (-1, 100, True)],
+)
+def test_a_certificate_is_renewed_in_the_second_half_of_its_life(
+    left_days: float, lived_days: float, is_renewed: bool
+) -> None:
+    public = authority().public
+    pair = pair_of(public, left_days, lived_days)
+    assert is_due(pair, NAMES, public, 100 * DAY_S, time.time()) is is_renewed
+    assert is_due(pair, ("other",), public, 100 * DAY_S, time.time())
+    assert is_due(replace(pair, public=authority().public), NAMES, public, 100 * DAY_S, time.time())
+
+
+def test_it_is_not_renewed_again_and_again_when_the_authority_itself_ends() -> None:
+    public = authority(10).public
+    assert not is_due(pair_of(public, 10, 30), NAMES, public, 100 * DAY_S, time.time())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    certificate, key = make_certificate(tmp_path)
+    return Files(certificate, key, certificate)
+
+
+def test_a_pair_of_files_is_read(files: Files) -> None:
+    pair = read_pair(files)
+    assert pair.names == ("localhost",)
+    assert Shown(pair).pair.roots == files.roots.read_text()
+
+
+@pytest.mark.parametrize(
+    ("which", "content", "line"),
+    [
+        ("certificate", b"x", "front.pem: must hold certificates in PEM"),
+        ("key", b"secret", "front.key: must be an unencrypted private key in PEM (ValueError)"),
+        ("key", None, "front.key: cannot be read: no such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_shown_is_named_with_the_reason(
+    files: Files, which: str, content: bytes | None, line: str
+) -> None:
+    path: Path = getattr(files, which)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(BadPair) as refused:
+        read_pair(files)
+    assert str(refused.value).endswith(line)
+
+
+def test_a_key_of_another_certificate_is_refused(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    _, key = make_certificate(tmp_path / "other")
+    with pytest.raises(BadPair, match=r"front\.key: must be the key of .*front\.pem"):
+        read_pair(replace(files, key=key))
+
+
+def test_files_of_the_flags_count_only_together() -> None:
+    assert find_files("a", "b", "") is None
+    assert find_files("a", "b", "c") == Files(Path("a"), Path("b"), Path("c"))
