@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Never
 
-_EVERY_S = 0.01
+_EVERY_S = 0.05
 _WORTH_TELLING_S = 0.005
 
 
