@@ -8,7 +8,7 @@ import asyncio
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -18,14 +18,18 @@ from ambientd.index.graph import Transaction
 from ambientd.index.rendered import Rendered
 from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
 from ambientd.push.feed import Feed
-from ambientd.resources.events import Absent, Event, Synced
+from ambientd.resources.events import Absent, Delete, Event, Invalid, Put, Replace, Synced
 from ambientd.resources.kinds import KINDS
+from ambientd.resources.ref import Ref
 from ambientd.slices import in_slices
 
 log = structlog.get_logger("pump")
 
 LONGEST_WINDOW_S = 0.25
 """Upper bound of the time for which changes are gathered under load, seconds."""
+
+_COMPACT_AT = 50_000
+"""Waiting events above which those that later ones made pointless are dropped."""
 
 _FREEZE_AFTER = 20_000
 """Changed resources after which the collector is told that what lives now will live long."""
@@ -58,6 +62,7 @@ class Pump:
         self._unlisted = {(cluster, kind) for kind in KINDS}
         self._ready = asyncio.Event()
         self._since_freeze = 0
+        self._compact_at = _COMPACT_AT
 
     @property
     def is_ready(self) -> bool:
@@ -74,6 +79,13 @@ class Pump:
     def emit(self, events: Sequence[Event]) -> None:
         """Takes what a source saw; one batch stays in one commit."""
         self._waiting.extend(events)
+        for event in events:
+            if isinstance(event, Synced | Absent):
+                self._unlisted.discard((event.cluster, event.kind))
+        if self._unlisted and not self.is_ready and len(self._waiting) > self._compact_at:
+            # While a kind cannot be listed the others go on changing, for as long as that takes.
+            self._waiting = deque(compacted(self._waiting))
+            self._compact_at = max(_COMPACT_AT, 2 * len(self._waiting))
         self._has_events.set()
 
     def commit_repairs(self) -> None:
@@ -90,9 +102,6 @@ class Pump:
         and for as long again as that took is one commit."""
         while True:
             await self._has_events.wait()
-            for event in self._waiting:
-                if isinstance(event, Synced | Absent):
-                    self._unlisted.discard((event.cluster, event.kind))
             if self._unlisted and not self.is_ready:
                 self._has_events.clear()
                 continue
@@ -133,6 +142,28 @@ class Pump:
             # A full collection walks everything that lives; what the index holds need not be walked again and again.
             self._since_freeze = 0
             gc.freeze()
+
+
+def compacted(events: Iterable[Event]) -> list[Event]:
+    """Events with the same result as these, of each object the last good one and what was wrong since. A `Replace` is
+    kept where it is, with everything before it."""
+    kept: list[Event] = []
+    last: dict[Ref, list[Event]] = {}
+    for event in events:
+        match event:
+            case Put():
+                last[event.object.ref] = [event]
+            case Delete():
+                last[event.ref] = [event]
+            case Invalid():
+                last[event.ref] = [*(each for each in last.get(event.ref, ()) if not isinstance(each, Invalid)), event]
+            case Replace():
+                kept.extend(each for held in last.values() for each in held)
+                kept.append(event)
+                last.clear()
+            case Synced() | Absent():
+                kept.append(event)
+    return [*kept, *(each for held in last.values() for each in held)]
 
 
 def changes_of_outputs(

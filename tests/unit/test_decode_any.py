@@ -40,7 +40,8 @@ WORKLOAD: dict[str, Any] = {
     "weight": 1,
     "serviceAccount": "s",
 }
-SELECTOR = {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
+LABELS = {"matchLabels": {"a": "b"}}
+SELECTOR = {**LABELS, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}
 FULL: dict[str, dict[str, Any]] = {
     "Pod": {
         "spec": {
@@ -105,7 +106,7 @@ FULL: dict[str, dict[str, Any]] = {
     "WorkloadEntry": {"spec": WORKLOAD},
     "AuthorizationPolicy": {
         "spec": {
-            "selector": SELECTOR,
+            "selector": LABELS,
             "targetRef": {"kind": "a", "name": "b", "group": "c", "namespace": "d"},
             "targetRefs": [{"kind": "a", "name": "b"}],
             "action": "DENY",
@@ -119,7 +120,7 @@ FULL: dict[str, dict[str, Any]] = {
         }
     },
     "PeerAuthentication": {
-        "spec": {"selector": SELECTOR, "mtls": {"mode": "STRICT"}, "portLevelMtls": {"80": {"mode": "DISABLE"}}}
+        "spec": {"selector": LABELS, "mtls": {"mode": "STRICT"}, "portLevelMtls": {"80": {"mode": "DISABLE"}}}
     },
     "Gateway": {
         "spec": {

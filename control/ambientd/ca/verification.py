@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -184,7 +184,7 @@ def _link(path: list[x509.Certificate], now: datetime.datetime) -> str | None:
 def _issued(subject: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         subject.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -3,6 +3,7 @@ cannot be decoded. Must not apply the API server's defaulting (`manifest.py` doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -90,9 +91,23 @@ def decode_head(raw: bytes, kind: str, cluster: ClusterId) -> tuple[Ref, str]:
         raise Undecodable((fault_of(error, raw, "the object cannot be used"),)) from error
 
 
+def _refuse_infinite(value: Any) -> None:
+    """JSON has no such numbers, and the encoder would write null, which means something else. Raises ValueError."""
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case dict() as members:
+                waiting.extend(members.values())
+            case list() as elements:
+                waiting.extend(elements)
+            case float() as number if not math.isfinite(number):
+                raise ValueError(f"{number} is no number of JSON")
+
+
 def to_json(value: Any) -> bytes:
     """Plain values as JSON. Raises Undecodable for text that is no Unicode, and for numbers that do not fit."""
     try:
+        _refuse_infinite(value)
         return msgspec.json.encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         rule = "must hold only what JSON can say"

@@ -15,8 +15,20 @@ from ambientd.resources.events import Invalid, Put
 from ambientd.resources.faults import Fault, Undecodable, quote
 from ambientd.resources.kinds import CLUSTER_KINDS, KINDS
 from ambientd.resources.ref import ClusterId, Ref
+from ambientd.resources.strict import strict_faults
 
 Manifest = dict[str, Any]
+
+
+_OUR_GROUPS = frozenset({"security.istio.io", "networking.istio.io", "gateway.networking.k8s.io"})
+_OTHER_KINDS = frozenset(
+    {
+        *("RequestAuthentication", "VirtualService", "DestinationRule", "Gateway", "Sidecar", "EnvoyFilter"),
+        *("WorkloadGroup", "ProxyConfig", "HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute", "UDPRoute"),
+        *("ReferenceGrant", "BackendTLSPolicy", "BackendLBPolicy", "ListenerSet", "XListenerSet"),
+    }
+)
+"""Kinds of these groups that exist, and that we do not read."""
 
 
 class UnknownKind(Undecodable):
@@ -30,6 +42,9 @@ def decode_manifest(document: Any, cluster: ClusterId) -> Put | Invalid:
     manifest = with_defaults(document)
     raw = to_json(manifest)
     ref = _ref(manifest, kind, cluster)
+    refused = strict_faults(document, effect_of(kind))
+    if refused:
+        return Invalid(ref, refused)
     try:
         value, faults = decode(raw, kind, cluster)
     except Undecodable as error:
@@ -65,6 +80,10 @@ def _kind(document: Any) -> str:
             raise Undecodable((Fault(name, "must be the text that names what the object is", got, effect),))
     kind, version = str(document["kind"]), document["apiVersion"]
     versions = KINDS.get(kind)
+    if versions is None and version.partition("/")[0] in _OUR_GROUPS and kind not in _OTHER_KINDS:
+        # A typing error in the name of a kind must not take away the policy that was meant.
+        rule = f"must be a kind of {version}"
+        raise Undecodable((Fault("kind", rule, quote(kind), effect),))
     if versions is None or version not in versions:
         rule = "must be a kind that is read" if versions is None else f"must be of {' or '.join(versions)} to be read"
         raise UnknownKind((Fault("kind", rule, quote(f"{kind} of {version}"), "the object has no effect"),))

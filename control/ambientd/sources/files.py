@@ -87,6 +87,11 @@ def _look(folder: Path, cluster: ClusterId, state: FolderState) -> tuple[list[Ev
     """One look at the folder: what follows from it, and which folder it was. Runs in a thread; only one at a time has
     the state."""
     listing, found = list_folder(folder)
+    if isinstance(listing, Listing) and not listing.files and state.folder not in (None, found):
+        # Where a volume was unmounted, or not mounted yet after it was replaced, there is an empty folder.
+        listing, found = Lost("another folder has its name, and there is no manifest in it"), None
+    if found is not None:
+        state.folder = found
     due = state.observe(listing, time.monotonic())
     contents: dict[str, FileContent | Unreadable] = {}
     if isinstance(listing, Listing):

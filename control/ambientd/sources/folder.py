@@ -52,8 +52,10 @@ class Patience(Struct, frozen=True):
     """A file without a document has lost its objects when it stays so for so long; some tools truncate and then
     write."""
     change_s: float = 2.0
-    """A change counts after so long even though it goes on; else a file that is always written to would hold up the
+    """A change counts after so long even though others go on; else a file that is always written to would hold up the
     others."""
+    busy_s: float = 30.0
+    """A file that does not stand still is taken as it is after so long; some tools write slowly, but none for ever."""
 
 
 class _File:
@@ -84,6 +86,8 @@ class FolderState:
         self._cluster = cluster
         self._patience = patience or Patience()
         self._files: dict[str, _File] = {}
+        self.folder: object = None
+        """Which folder was listed last, for whoever lists it."""
         self._lost = ""
         self._unreadable: Mapping[str, str] = {}
         self._emitted: dict[Ref, Put | Invalid] = {}
@@ -132,7 +136,7 @@ class FolderState:
         return sorted(
             path
             for path, file, since_s in waiting
-            if now_s >= min(self._complete_s(file), max(since_s + self._patience.change_s, file.not_before_s))
+            if now_s >= min(self._complete_s(file), max(since_s + self._patience.busy_s, file.not_before_s))
         )
 
     def _complete_s(self, file: _File) -> float:

@@ -16,7 +16,7 @@ from ambientd.resources.yaml_text import Document, TextError, json_documents, ya
 SUFFIXES = (".yaml", ".yml", ".json")
 """Names of files that are read end so; the others are no business of ours."""
 
-KEPT = "the last good objects of this file stay in force"
+KEPT = "the last good objects of this file stay in force; without any it is not used"
 
 
 class Found(Struct, frozen=True):
