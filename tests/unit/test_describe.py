@@ -248,3 +248,5 @@ def test_the_command_tells_it_from_a_folder(tmp_path: Path) -> None:
     assert refused.exit_code == 1
     assert refused.stderr.startswith("ambientctl: 'pot' is no kind that is read")
     assert CliRunner().invoke(cli, ["describe", "pod"]).exit_code == 2
+    missing = CliRunner().invoke(cli, ["describe", "pod/shop/b", "--config-dir", str(tmp_path)])
+    assert (missing.exit_code, missing.output) == (1, "Pod shop/b: there is no such object\n")

@@ -52,6 +52,11 @@ def ask_server(url: str, subject: Subject) -> Plain:
     return found
 
 
+def is_missing(description: Plain) -> bool:
+    """No version of the object is in force, and none was tried."""
+    return not (description["is_read"] or description["conditions"] or description["problems"])
+
+
 def lines_of(description: Plain) -> Iterator[str]:
     """For people: what became of the object, the reasons, and at the end what is served of it, as YAML."""
     from ambientd.ctl.watching import to_yaml

@@ -203,7 +203,7 @@ def describe(
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the object.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tells what became of one object, and why."""
+    """Tells what became of one object, and why. Exits with 1 where there is no such object."""
     from ambientd.ctl import describing, snapshot
 
     _check_url(debug_url)
@@ -230,6 +230,8 @@ def describe(
         case Output.TABLE:
             for line in describing.lines_of(found):
                 print(line)
+    if describing.is_missing(found):
+        raise typer.Exit(1)
 
 
 @cli.command()
