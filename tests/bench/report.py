@@ -52,13 +52,14 @@ def put(manifest: dict[str, Any]) -> Put:
 
 
 class Bench:
-    """Index and feed of a synthetic mesh, without a server around them."""
+    """Index and feed of a mesh, without a server around them."""
 
-    def __init__(self, pods: int) -> None:
+    def __init__(self, pods: int, raws: list[tuple[str, bytes]] | None = None) -> None:
+        """A synthetic mesh of that size; with `raws`, these objects, each with its kind."""
         self.world = World(Rules())
         numbers = iter(range(1 << 62))
         self.feed = Feed(lambda: str(next(numbers)))
-        raws = list(mesh.objects(pods))
+        raws = list(mesh.objects(pods)) if raws is None else raws
         started_s = time.perf_counter()
         events: list[Event] = []
         for kind, raw in raws:
@@ -73,6 +74,13 @@ class Bench:
         del events
         gc.collect()
         gc.freeze()
+
+    def encode(self) -> float:
+        """Seconds that it takes to encode what the first client without any state is sent."""
+        started_s = time.perf_counter()
+        for type_url in (ADDRESS, AUTHORIZATION):
+            self.feed.full(type_url, {}).run()
+        return time.perf_counter() - started_s
 
     def commit(self, events: Sequence[Event], cursor: int | None = None) -> tuple[Part, ...]:
         """One commit, from events to a settled feed; with `cursor`, what clients there are sent."""
