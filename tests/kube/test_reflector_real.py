@@ -195,6 +195,17 @@ async def test_a_broken_list_removes_nothing(shop: Shop, proxy: ChaosProxy, faul
         await served.agrees(shop.client, keeps=shop.keeps)
 
 
+@pytest.mark.parametrize("last", ["pods", "namespaces", "services", "authorizationpolicies"])
+async def test_the_order_in_which_kinds_arrive_does_not_matter(shop: Shop, proxy: ChaosProxy, last: str) -> None:
+    late = proxy.inject(Delay(0.4), where=of(last), times=None)
+    async with mesh(proxy.kubeconfig()) as served:
+        await served.agrees(shop.client)
+        for _ in range(3):
+            await shop.change()
+            await served.agrees(shop.client, keeps=shop.keeps)
+    assert late.hits > 1
+
+
 @pytest.mark.parametrize("after_events", [0, 1])
 async def test_a_stalled_watch_is_given_up(shop: Shop, proxy: ChaosProxy, after_events: int) -> None:
     async with mesh(proxy.kubeconfig(), structs.replace(REAL_PACE, watch_s=1.0, grace_s=0.5)) as served:
