@@ -84,7 +84,7 @@ class App:
         self.cluster: Cluster | None = None
         """The API server that objects come from; None while they come from a folder."""
         self._api: Api | None = None
-        """For tokens, secrets and roots: what is asked for here never waits behind lists of objects."""
+        """For objects, tokens, secrets and roots alike; None beside a folder."""
         self._secured: list[asyncio.Task[None]] = []
         self.is_stopping = False
         self.is_open = False
@@ -177,19 +177,14 @@ class App:
             origin = find_origin(settings.kubeconfig, os.environ)
         except Misconfigured as error:
             raise CannotStart(str(error)) from None
-        credentials = Credentials(origin, os.environ)
-
-        def client() -> Api:
-            return Api(
-                credentials,
-                per_s=settings.kubernetes_api_qps,
-                burst=settings.kubernetes_api_burst,
-                user_agent=f"ambientd/{self.metrics.version}",
-            )
-
-        api, self._api = client(), client()
+        self._api = Api(
+            Credentials(origin, os.environ),
+            per_s=settings.kubernetes_api_qps,
+            burst=settings.kubernetes_api_burst,
+            user_agent=f"ambientd/{self.metrics.version}",
+        )
         self.cluster = cluster = Cluster(
-            api,
+            self._api,
             settings.cluster_id,
             self._emit,
             namespace=settings.namespace,

@@ -118,7 +118,7 @@ async def following(
         dice=Random(1),
         sleep=sleep,
     )
-    async with asyncio.TaskGroup() as tasks:
+    async with api, asyncio.TaskGroup() as tasks:
         running = tasks.create_task(cluster.run())
         try:
             yield Following(reader, cluster)

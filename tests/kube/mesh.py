@@ -135,7 +135,7 @@ async def mesh(kubeconfig: Path, pace: Pace = REAL_PACE) -> AsyncIterator[Mesh]:
         if isinstance(happened, connection.Received):
             running.removed += [change.name for change in happened.applied.changes if change.after is None]
 
-    async with asyncio.TaskGroup() as tasks:
+    async with api, asyncio.TaskGroup() as tasks:
         started = [tasks.create_task(cluster.run()), tasks.create_task(app.pump.run())]
         try:
             async with asyncio.timeout(PATIENCE_S):

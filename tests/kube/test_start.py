@@ -57,7 +57,7 @@ async def given_up(path: Path) -> str:
     """The line with which the source ends."""
     api = Api(Credentials(find_origin(str(path), {}), {}))
     cluster = Cluster(api, "c1", lambda _: None, namespace="istio-system", mesh_config_map="istio", pace=QUICK)
-    async with asyncio.timeout(30):
+    async with api, asyncio.timeout(30):
         with pytest.raises(Hopeless) as raised:
             await cluster.run()
     assert "\n" not in str(raised.value)

@@ -72,9 +72,10 @@ async def test_the_most_urgent_request_goes_first() -> None:
             ("read", Urgency.READ),
             ("watch", Urgency.WATCH),
             ("other watch", Urgency.WATCH),
+            ("caller", Urgency.CALLER),
         ):
             tasks.create_task(request(name, urgency))
-    assert went == ["first", "watch", "other watch", "read", "write"]
+    assert went == ["first", "caller", "watch", "other watch", "read", "write"]
 
 
 async def test_no_more_go_than_the_bucket_has_tokens_for() -> None:

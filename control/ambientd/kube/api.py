@@ -24,7 +24,7 @@ from ambientd.kube.wire import error_of
 Read = Callable[[float], Awaitable[bytes]]
 """The next bytes of a stream, empty at its end; waits so many seconds. Raises Unreachable."""
 
-_AT_ONCE = 16
+_AT_ONCE = 32
 """Requests under way; a watch counts until it was accepted."""
 _MOST_CONNECTIONS = 64
 """Watches and requests together, with room for each: a request never waits for the end of a watch."""

@@ -13,11 +13,13 @@ from enum import IntEnum
 
 
 class Urgency(IntEnum):
-    """A lower one goes first: what we serve depends on what we see, and never on what we write."""
+    """A lower one goes first: somebody waits for the answer about a caller; what we serve depends on what we see, and
+    never on what we write."""
 
-    WATCH = 0
-    READ = 1
-    WRITE = 2
+    CALLER = 0
+    WATCH = 1
+    READ = 2
+    WRITE = 3
 
 
 class Turns:

@@ -48,7 +48,7 @@ class Cluster:
         dice: random.Random | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """`namespace`: of the server; there is its mesh configuration."""
+        """`api`: open while `run` runs. `namespace`: of the server; there is its mesh configuration."""
         self._api = api
         self._pace = pace or Pace()
         self._dice = dice = dice or random.Random()
@@ -65,12 +65,11 @@ class Cluster:
 
     async def run(self) -> Never:
         """For ever. Raises Hopeless, and only before the server was reached for the first time."""
-        async with self._api:
-            await self._meet()
-            async with asyncio.TaskGroup() as tasks:
-                for reflector in self._reflectors:
-                    tasks.create_task(reflector.run(), name=f"reflect {reflector.watch.kind}")
-                tasks.create_task(self._name_the_stuck(), name="stuck kinds")
+        await self._meet()
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run(), name=f"reflect {reflector.watch.kind}")
+            tasks.create_task(self._name_the_stuck(), name="stuck kinds")
         raise AssertionError("reflectors run for ever")
 
     async def _meet(self) -> None:

@@ -56,7 +56,7 @@ class TokenReviews:
     async def review(self, token: str) -> Reviewed:
         """Raises Denied, and CannotTell when the API server gives no answer."""
         try:
-            raw = await self._api.send("POST", PATH, urgency=Urgency.READ, body=_request(token, self._audiences))
+            raw = await self._api.send("POST", PATH, urgency=Urgency.CALLER, body=_request(token, self._audiences))
         except Refused as error:
             if error.status in _ABOUT_THE_TOKEN:
                 raise Denied(Refusal.REFUSED, f"the API server does not review it (status {error.status})") from None
