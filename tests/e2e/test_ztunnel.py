@@ -49,7 +49,7 @@ def server(binary: Path, tmp_path: Path) -> Iterator[ServerProcess]:
 
 def test_a_real_ztunnel_holds_what_a_simulated_one_holds(binary: Path, server: ServerProcess, tmp_path: Path) -> None:
     front = TlsFront(server.grpc_port, tmp_path)
-    ztunnel = Ztunnel(binary, front.port, front.root, tmp_path, "node-a")
+    ztunnel = Ztunnel(binary, f"localhost:{front.port}", front.root, tmp_path, "node-a")
     client = WireClient(server.grpc_port)
     try:
         eventually(lambda: client.ztunnel.is_ready, "the first answers")

@@ -69,7 +69,7 @@ def test_a_real_ztunnel_needs_no_plaintext(binary: Path, server: tuple[ServerPro
     root = tmp_path / "root-cert.pem"
     root.write_text(roots)
     client = WireClient(process.grpc_port)
-    ztunnel = Ztunnel(binary, port, root, tmp_path, "node-a", token="of-node-a", ca_port=port)
+    ztunnel = Ztunnel(binary, f"localhost:{port}", root, tmp_path, "node-a", token="of-node-a")
     try:
         eventually(lambda: client.ztunnel.is_ready, "the first answers")
 

@@ -5,49 +5,64 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd.index.ips import ip_text
 from ambientd_api import security_pb2, workload_pb2
+from tests.kube.processes import Program
 from tests.wire.process import free_port
 
+_NO_DATA_PATH: Mapping[str, str] = {"ENABLE_PROXY": "false"}
 _PROTOCOLS = {workload_pb2.NONE: "TCP", workload_pb2.HBONE: "HBONE"}
 
 
 class Ztunnel:
-    """`ztunnel proxy` without its data path, on free loopback ports."""
+    """`ztunnel proxy` as a process, in the network namespace of the calling thread."""
 
     def __init__(
-        self, binary: Path, xds_port: int, root: Path, folder: Path, node: str, *, token: str = "", ca_port: int = 1
+        self,
+        binary: Path,
+        xds: str,
+        root: Path,
+        folder: Path,
+        node: str,
+        *,
+        token: str = "",
+        pod: str = "ztunnel-test",
+        environment: Mapping[str, str] = _NO_DATA_PATH,
     ) -> None:
-        """`token`: what it says to xDS and to the certificate service at `ca_port`; empty: nothing."""
+        """`xds`: address and port of the control plane, certificates too; `token`: what it says to it, empty: nothing;
+        `environment`: beside what it always needs. Without that it is one without its data path."""
+        # Not the defaults: several may share a namespace.
         self._admin_port = free_port()
-        proxy_config = {"proxyAdminPort": self._admin_port, "statusPort": free_port(), "proxyMetadata": {}}
+        proxy_config = {
+            "proxyAdminPort": self._admin_port,
+            "statusPort": free_port(),
+            "proxyMetadata": {},
+        }
         environment = {
             **{key: value for key, value in os.environ.items() if key in ("PATH", "HOME")},
-            "ENABLE_PROXY": "false",
-            "XDS_ADDRESS": f"https://localhost:{xds_port}",
+            "XDS_ADDRESS": f"https://{xds}",
             "XDS_ROOT_CA": str(root),
-            "CA_ADDRESS": f"https://localhost:{ca_port}",
+            "CA_ADDRESS": f"https://{xds}",
             "CA_ROOT_CA": str(root),
             "CLUSTER_ID": "Kubernetes",
             "NODE_NAME": node,
             "INSTANCE_IP": "127.0.0.1",
-            "POD_NAME": "ztunnel-test",
+            "POD_NAME": pod,
             "POD_NAMESPACE": "istio-system",
             "PROXY_CONFIG": json.dumps(proxy_config),
+            **environment,
         }
         if token:
             (folder / "istio-token").write_text(token)
             environment["AUTH_TOKEN"] = str(folder / "istio-token")
-        with open(folder / "ztunnel.log", "wb") as log:
-            self._process = subprocess.Popen(
-                [str(binary), "proxy", "ztunnel"], env=environment, cwd=folder, stdout=log, stderr=log
-            )
+        self.log = folder / "ztunnel.log"
+        self._program = Program(binary, ["proxy", "ztunnel"], self.log, folder=folder, environment=environment)
 
     def dump(self) -> dict[str, Any]:
         """What it holds; empty while it does not answer."""
@@ -58,8 +73,7 @@ class Ztunnel:
             return {}
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
+        self._program.kill()
 
 
 def held_by_ztunnel(dump: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 # Becomes the program after asking the kernel to kill it with its parent: a test run that is itself killed calls no
@@ -28,12 +28,23 @@ class Program:
     """A started program. Not in the terminal's process group: an interrupt reaches the tests, whose finalisers then
     kill it."""
 
-    def __init__(self, executable: Path, arguments: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        executable: Path,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`folder` and `environment`: those of the tests, without them. Its network namespace is the caller's."""
         self.name = executable.name
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(executable), *arguments],
+                cwd=folder,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
