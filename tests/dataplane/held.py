@@ -13,10 +13,10 @@ from tests.wire.process import eventually
 _WITHIN_S = 3.0
 
 
-def reaches(caller: Pod, target: Pod) -> bool:
+def reaches(caller: Pod, target: Pod, port: int = PORT) -> bool:
     """Whether a call is answered by whom it was for."""
     try:
-        return call(caller.inside, target.address, PORT, _WITHIN_S) == target.name
+        return call(caller.inside, target.address, port, _WITHIN_S) == target.name
     except OSError:
         return False
 

@@ -115,9 +115,9 @@ class Mesh:
         else:
             path.unlink(missing_ok=True)
 
-    def add_pod(self, node: str, name: str, address: str, *, enrolled: bool = True) -> Pod:
+    def add_pod(self, node: str, name: str, address: str, *, namespace: str = NAMESPACE, enrolled: bool = True) -> Pod:
         """A pod with an account of its own name."""
-        pod = self.rig.add_pod(self.rig.nodes[node], name, address, name, NAMESPACE)
+        pod = self.rig.add_pod(self.rig.nodes[node], name, address, name, namespace)
         if enrolled:
             self.rig.enrol(pod)
         self.apply(name, [pod.manifest()])

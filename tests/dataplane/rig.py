@@ -21,7 +21,7 @@ from tests.e2e.ztunnel import Ztunnel
 CONTROL_PLANE = "10.255.0.1"
 """Address of the control plane."""
 
-PORT = 8080
+PORTS = PORT, OTHER_PORT = 8080, 9090
 """On which every pod answers."""
 
 # Lives of the certificates that the nodes' ztunnels ask for. They begin two minutes before they are issued (ca.md 6.3),
@@ -66,7 +66,9 @@ class Pod:
             "spec": {
                 "nodeName": self.node.name,
                 "serviceAccountName": self.account,
-                "containers": [{"name": "app", "image": "app", "ports": [{"containerPort": PORT}]}],
+                "containers": [
+                    {"name": "app", "image": "app", "ports": [{"containerPort": port} for port in (PORT, OTHER_PORT)]}
+                ],
             },
             "status": {
                 "phase": "Running",
@@ -173,7 +175,8 @@ class Rig:
     def add_pod(self, node: Node, name: str, address: str, account: str, namespace: str = "shop") -> Pod:
         """A pod that answers, and that no ztunnel knows yet."""
         pod = self.pods[name] = Pod(self._bridge.join(name, address), node, name, address, namespace, account)
-        self._servers.serve(pod.inside, name, PORT)
+        for port in PORTS:
+            self._servers.serve(pod.inside, name, port)
         return pod
 
     def enrol(self, pod: Pod) -> None:

@@ -63,24 +63,25 @@ class Servers:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="servers", daemon=True)
         self._thread.start()
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, list[asyncio.Task[None]]] = {}
 
     def serve(self, inside: Namespace, name: str, port: int) -> None:
         """Answers on this port of all addresses in there as `name`, until it is stopped."""
         listening = inside.call(lambda: socket.create_server(("", port), backlog=128))
 
         async def start() -> None:
-            self._running[name] = asyncio.create_task(_serve(listening, name))
+            self._running.setdefault(name, []).append(asyncio.create_task(_serve(listening, name)))
 
         self._do(start())
 
     def stop(self, name: str) -> None:
-        """Ends a server and the connections that it has."""
+        """Ends the servers of a name and the connections that they have."""
 
         async def end() -> None:
-            task = self._running.pop(name)
-            task.cancel()
-            await asyncio.wait([task])
+            tasks = self._running.pop(name)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
         self._do(end())
 
