@@ -21,8 +21,10 @@ from tests.e2e.ztunnel import Ztunnel
 CONTROL_PLANE = "10.255.0.1"
 """Address of the control plane."""
 
-PORTS = PORT, OTHER_PORT = 8080, 9090
+PORTS = (8080, 9090)
 """On which every pod answers."""
+
+PORT = PORTS[0]
 
 # Lives of the certificates that the nodes' ztunnels ask for. They begin two minutes before they are issued (ca.md 6.3),
 # and a ztunnel renews them when half of their life is over: after five seconds, and after eight. So one node is often
@@ -66,9 +68,7 @@ class Pod:
             "spec": {
                 "nodeName": self.node.name,
                 "serviceAccountName": self.account,
-                "containers": [
-                    {"name": "app", "image": "app", "ports": [{"containerPort": port} for port in (PORT, OTHER_PORT)]}
-                ],
+                "containers": [{"name": "app", "image": "app", "ports": [{"containerPort": port} for port in PORTS]}],
             },
             "status": {
                 "phase": "Running",

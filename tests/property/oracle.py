@@ -90,7 +90,7 @@ class Client:
                     self._take(command.part)
                     self._commands += self._stream.handle(Written())
                 case Wake():
-                    self._commands += self._stream.handle(Woke())
+                    self._commands += self._stream.handle(Woke(command.nonce))
                 case End():
                     self.connect()
         self._commands += self._stream.handle(Advanced())

@@ -218,13 +218,15 @@ class Peer:
         self.held: dict[str, dict[str, Resource]] = {ADDRESS: {}, AUTHORIZATION: {}}
         self.keys: dict[str, None] = {}
         """What was asked for on demand and not answered as absent."""
+        self.is_waited_for = False
+        """Whether the time for which the server waits for an answer goes by only when it is told so; else at once."""
         self._connect()
 
     def _connect(self) -> None:
         self.ident = next(self.mesh.streams)
         self.stream = Stream(self.ident, self.mesh.feed)
         self.notes: list[Note] = []
-        self.wakes: list[float] = []
+        self.wakes: list[Wake] = []
         self.end: End | None = None
         self.to: Seq = 0
         """The commit to which the last job leads."""
@@ -290,8 +292,10 @@ class Peer:
                         return responses
                     responses.append(self._received(command.part.response))
                     self._then(Written())
+                case Wake(nonce=nonce) if nonce and not self.is_waited_for:
+                    self._then(Woke(nonce))
                 case Wake():
-                    self.wakes.append(command.after_s)
+                    self.wakes.append(command)
                     self._commands.popleft()
                 case Note():
                     self.notes.append(command)

@@ -87,7 +87,7 @@ class Ztunnel:
                 case Send():
                     self._take(command.part)
                 case Wake():
-                    self._commands += self._stream.handle(Woke())
+                    self._commands += self._stream.handle(Woke(command.nonce))
                 case End():
                     self.ends.append(command)
                     self.disconnect()

@@ -9,7 +9,7 @@ from envoy.config.core.v3.base_pb2 import Node as NodeMessage
 
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.rounds import HOLD
-from ambientd.xds.protocol import HOLD_FIRST_S, Advanced, Code, End, Note, Requested, Stream
+from ambientd.xds.protocol import HOLD_FIRST_S, Advanced, Code, End, Note, Requested, Stream, Wake
 from ambientd.xds.requests import Request
 from tests.unit.conversation import (
     Conversation,
@@ -133,7 +133,7 @@ def test_a_first_request_with_versions_waits_for_the_other_type_and_both_go_in_a
     mesh.change(guarded, guard)
     addresses, policies = talk.peer.first_requests()
     talk.is_silent_after(addresses)
-    assert talk.peer.wakes == [HOLD_FIRST_S]
+    assert talk.peer.wakes == [Wake(HOLD_FIRST_S)]
     told = talk.hears(policies)
     assert [(response.type_url, response.names) for response in told] == [
         (AUTHORIZATION, [guard.name]),

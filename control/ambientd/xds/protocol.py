@@ -5,7 +5,12 @@ A stream has a watch per type. A first request is answered with the full state, 
 client says it holds; then rounds follow whenever the feed has advanced. One thing is on its way at a time: a job, then
 its parts, each written before the next thing is looked at, so that a round is written to its end. Requests go before
 rounds. A first request that says what the client holds comes from a node with traffic: it waits a moment for the one of
-the other type, because policies must arrive before the addresses that they guard."""
+the other type, because policies must arrive before the addresses that they guard.
+
+A client looks up the workload of a new connection first, and the policies a moment later. Two messages that take effect
+in between would have it judged by the old workload and the new policies, which is no state of ours: a policy that
+replaces another would not be listed yet, and the other one be gone. So policies that follow addresses wait until the
+client has answered these, and a moment more."""
 
 from __future__ import annotations
 
@@ -26,6 +31,11 @@ from ambientd.xds.requests import Request
 
 HOLD_FIRST_S = 0.05
 """How long a first answer waits for the request of the other type, seconds."""
+ANSWER_S = 1.0
+"""How long policies wait for the answer to the addresses before them, seconds. A client that is slow takes both in this
+order anyhow; only one that answers nothing is waited for in vain."""
+SETTLE_S = 0.01
+"""How long they wait after that answer, seconds: what a client that is busy may take to judge one connection."""
 
 _HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInformation")
 _SERVED = (ADDRESS, AUTHORIZATION)
@@ -67,10 +77,16 @@ class Written(Struct, frozen=True):
 
 
 class Woke(Struct, frozen=True):
-    """The time of the last `Wake` is over."""
+    """The time of the `Wake` with this nonce is over."""
+
+    nonce: str = ""
 
 
-Event = Requested | Advanced | Done | Overtaken | Written | Woke
+class HalfClosed(Struct, frozen=True):
+    """The client will send nothing more: there is nothing to wait for."""
+
+
+Event = Requested | Advanced | Done | Overtaken | Written | Woke | HalfClosed
 
 # What to do.
 
@@ -90,9 +106,11 @@ class Send(Struct, frozen=True):
 
 
 class Wake(Struct, frozen=True):
-    """Say `Woke` after this time."""
+    """Say `Woke` with this nonce after this time."""
 
     after_s: float
+    nonce: str = ""
+    """The part whose answer is waited for; empty: the first request of the other type is."""
 
 
 class End(Struct, frozen=True):
@@ -124,6 +142,9 @@ class Watch:
         """The commit up to which the client was told; None before the first answer."""
         self.nonce_sent = ""
         self.nonce_acked = ""
+        self.unanswered = ""
+        """Nonce of the last part that the client was sent, and has neither acknowledged nor rejected. A client that
+        begins is not asked: it has nothing that the answer could be mixed with."""
         self.last_error = ""
         self.unacknowledged: set[str] = set()
         """Nonces of earlier parts of the last answer or round: acknowledging them late is no surprise."""
@@ -136,6 +157,8 @@ class _Answer(Struct, frozen=True):
     make: Callable[[dict[str, Seq]], Job[Round]]
     firsts: tuple[str, ...] = ()
     has_cursors: bool = True
+    is_fresh: bool = False
+    """It is for a client that says that it holds nothing."""
 
 
 class Stream:
@@ -163,11 +186,19 @@ class Stream:
         """First requests that wait for the one of the other type."""
         self._working: tuple[Job[Round], _Answer, tuple[str, ...]] | None = None
         """The job, what it is for, and the types whose cursors it sets."""
-        self._outbox: deque[tuple[Part, bool]] = deque()
+        self._outbox: deque[tuple[Part, _Answer]] = deque()
         self._batch: set[str] = set()
         """Nonces of the parts of the last job that were sent."""
+        self._awaited = ""
+        """Nonce of the part whose answer the next part waits for."""
         self._is_writing = False
+        self._is_half_closed = False
         self._has_ended = False
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is on its way to the client, and nothing waits to be."""
+        return not self._outbox and self._working is None and not self._is_writing
 
     def handle(self, event: Event) -> list[Command]:
         """The only door. After an `End` nothing is answered any more."""
@@ -177,7 +208,12 @@ class Stream:
         match event:
             case Requested():
                 commands = self._requested(event.request)
+            case Woke(nonce=""):
+                self._release()
             case Woke():
+                self._settled(event.nonce)
+            case HalfClosed():
+                self._is_half_closed = True
                 self._release()
             case Written():
                 self._is_writing = False
@@ -212,14 +248,14 @@ class Stream:
             if mismatch is not None:
                 return [self._end(Code.PERMISSION_DENIED, mismatch)]
         watch = self.watches.get(request.type_url)
-        if request.error is not None:
-            if watch is None:
-                return [Note("rejection of a type that is not watched", request.type_url, request.error)]
-            watch.last_error = request.error or "rejected without a message"
-            return [Note("rejected", request.type_url, request.error)]
         if watch is None:
+            if request.error is not None:
+                return [Note("rejection of a type that is not watched", request.type_url, request.error)]
             return self._initial(request)
-        commands: list[Command] = []
+        commands = self._answered(watch, request.nonce)
+        if request.error is not None:
+            watch.last_error = request.error or "rejected without a message"
+            return [*commands, Note("rejected", request.type_url, request.error)]
         if request.nonce:
             if request.nonce == watch.nonce_sent:
                 watch.last_error = ""
@@ -233,6 +269,20 @@ class Stream:
             self._release()  # a client that goes on asking does not wait for an order
         self._changed(watch, request)
         return commands
+
+    def _answered(self, watch: Watch, nonce: str) -> list[Command]:
+        """The client has taken or rejected a part, and all before it."""
+        if not nonce or watch.unanswered != nonce:
+            return []
+        if self._awaited == nonce:
+            return [Wake(SETTLE_S, nonce)]
+        watch.unanswered = ""
+        return []
+
+    def _settled(self, nonce: str) -> None:
+        """What waited for the answer to this part of addresses waits no longer."""
+        if self._awaited == nonce:
+            self.watches[ADDRESS].unanswered = ""
 
     def _initial(self, request: Request) -> list[Command]:
         type_url = request.type_url
@@ -266,7 +316,11 @@ class Stream:
         if demand is not None and demand.interest is not None:
             interest, asked = demand.interest, demand.asked
             self._answers.append(
-                _Answer(lambda cursors: self._feed.first(claims, cursors, interest, asked), tuple(claims))
+                _Answer(
+                    lambda cursors: self._feed.first(claims, cursors, interest, asked),
+                    tuple(claims),
+                    is_fresh=not any(claims.values()),
+                )
             )
         elif any(claims.values()):
             self._answers.append(
@@ -278,7 +332,11 @@ class Stream:
 
     def _answer_full(self, type_url: str) -> None:
         self._answers.append(
-            _Answer(lambda cursors: self._feed.full(type_url, cursors, self._interest_at(cursors)), (type_url,))
+            _Answer(
+                lambda cursors: self._feed.full(type_url, cursors, self._interest_at(cursors)),
+                (type_url,),
+                is_fresh=True,
+            )
         )
 
     def _interest_at(self, cursors: Mapping[str, Seq]) -> Interest | None:
@@ -308,10 +366,14 @@ class Stream:
         if self._is_writing or self._working is not None:
             return []
         if self._outbox:
-            part, is_first = self._outbox.popleft()
+            waited_for = self._waited_for(self._outbox[0][0])
+            if waited_for:
+                is_known, self._awaited = waited_for == self._awaited, waited_for
+                return [] if is_known else [Wake(ANSWER_S, waited_for)]
+            part, answer_of = self._outbox.popleft()
             self._is_writing = True
-            self._sent(part)
-            return [Send(part, is_first)]
+            self._sent(part, answer_of)
+            return [Send(part, bool(answer_of.firsts))]
         answer = self._answers.popleft() if self._answers else self._round()
         if answer is None:
             return []
@@ -326,8 +388,16 @@ class Stream:
         self._working = (job, answer, (*answer.firsts, *cursors))
         return [Work(job)]
 
-    def _sent(self, part: Part) -> None:
+    def _waited_for(self, part: Part) -> str:
+        """Nonce of the part that must be answered before this one is sent; empty: none."""
+        addresses = self.watches.get(ADDRESS)
+        if part.type_url != AUTHORIZATION or addresses is None or self._is_half_closed:
+            return ""
+        return addresses.unanswered
+
+    def _sent(self, part: Part, answer: _Answer) -> None:
         watch = self.watches[part.type_url]
+        watch.unanswered = "" if answer.is_fresh else part.nonce
         if watch.nonce_sent in self._batch:
             watch.unacknowledged.add(watch.nonce_sent)
         watch.nonce_sent = part.nonce
@@ -344,7 +414,7 @@ class Stream:
         self._batch.clear()
         for watch in self.watches.values():
             watch.unacknowledged.clear()
-        self._outbox.extend((part, bool(answer.firsts)) for part in job.result.parts)
+        self._outbox.extend((part, answer) for part in job.result.parts)
 
     def _cursors(self) -> dict[str, Seq]:
         return {url: watch.cursor for url, watch in self.watches.items() if watch.cursor is not None}

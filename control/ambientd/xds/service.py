@@ -29,6 +29,7 @@ from ambientd.xds.protocol import (
     Done,
     End,
     Event,
+    HalfClosed,
     Note,
     Overtaken,
     Requested,
@@ -125,7 +126,10 @@ class Connection:
         """The reader may take the next request from the wire; at most one waits."""
         self.has_room.set()
         self.is_half_closed = False
-        self.woke = False
+        self.woke: deque[str] = deque()
+        """Nonces of `Wake` commands whose time is over."""
+        self.converging_from_s: float | None = None
+        """When the feed advanced to what is on its way to this client now; None: it holds everything."""
         self.poke = asyncio.Event()
         """Something happened that the writing task should look at."""
         self.is_counted = False
@@ -338,18 +342,24 @@ class Service:
             if connection.requests:
                 raw = connection.requests.popleft()
                 await self._take(connection, guard, await self._parsed(raw, context), context)
+                self._look_whether_converged(connection)
                 connection.has_room.set()
                 connection.poke.set()  # there may be more to look at
                 continue
-            if connection.woke:
-                connection.woke = False
-                await self._do(connection, Woke(), context)
+            while connection.woke:
+                await self._do(connection, Woke(connection.woke.popleft()), context)
             announced_s = self._registry.announced_s
-            if await self._do(connection, Advanced(), context):
-                self._observer.converged(time.perf_counter() - announced_s)
+            if await self._do(connection, Advanced(), context) and connection.converging_from_s is None:
+                connection.converging_from_s = announced_s
+            self._look_whether_converged(connection)
             if connection.is_half_closed and not connection.requests:
-                await self._do(connection, Woke(), context)  # no other request will come to be waited for
+                await self._do(connection, HalfClosed(), context)
                 return
+
+    def _look_whether_converged(self, connection: Connection) -> None:
+        if connection.converging_from_s is not None and connection.stream.is_at_rest:
+            self._observer.converged(time.perf_counter() - connection.converging_from_s)
+            connection.converging_from_s = None
 
     async def _parsed(self, raw: bytes, context: Context) -> Request:
         parsing = parse(raw)
@@ -406,7 +416,7 @@ class Service:
                     has_sent = True
                     commands.extend(connection.stream.handle(Written()))
                 case Wake():
-                    asyncio.get_running_loop().call_later(command.after_s, _wake, connection)
+                    asyncio.get_running_loop().call_later(command.after_s, _wake, connection, command.nonce)
                 case Note():
                     self._observer.noted(command)
                     # An acknowledgement that comes late is the normal thing under load (xds.md 19.13).
@@ -479,8 +489,8 @@ async def _read(connection: Connection, context: Context) -> None:
         connection.poke.set()
 
 
-def _wake(connection: Connection) -> None:
-    connection.woke = True
+def _wake(connection: Connection, nonce: str) -> None:
+    connection.woke.append(nonce)
     connection.poke.set()
 
 
