@@ -23,7 +23,15 @@ from ambientd.kube.errors import (
 )
 from ambientd.kube.resources import resources
 from ambientd.kube.turns import Turns, Urgency
-from ambientd.kube.wire import LONGEST_LINE_BYTES, Lines, decode_definition, decode_page, error_of
+from ambientd.kube.wire import (
+    LONGEST_LINE_BYTES,
+    Lines,
+    decode_bookmark,
+    decode_definition,
+    decode_line,
+    decode_page,
+    error_of,
+)
 from ambientd.resources.kinds import KINDS
 from ambientd.sources.kubernetes import decode_version, stuck
 from ambientd.sources.watches import State, Watch
@@ -234,3 +242,35 @@ def test_the_same_failure_again_and_again_is_told_once_a_minute() -> None:
     assert [at for at, is_told in enumerate(told) if is_told] == [0, 6, 12]
     assert watch.failed(181.0, "503", 1.0)
     assert watch.failures == 19
+
+
+DEEP = b'{"a":' * 5_000 + b'"]}"' + b"}" * 5_000
+"""More levels than the decoder has stack for; an API server stores twice as many, where a definition of a kind keeps
+fields that it does not know."""
+
+
+def test_an_object_that_is_nested_too_deeply_does_not_take_the_others_of_its_page_with_it() -> None:
+    before, after = b'{"metadata":{"name":"a\\"["}}', b'{"metadata":{"name":"c"}}'
+    deep = b'{"metadata":{"name":"b"},"status":%b,"spec":{"x":[1]}}' % DEEP
+    raw = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[%b,%b,%b]}' % (before, deep, after)
+    first, second, third = map(bytes, decode_page(raw).items)
+    assert (first, third) == (before, after)
+    told = json.loads(second)
+    assert (told["metadata"], told["spec"]) == ({"name": "b"}, {"x": [1]})
+
+
+def test_what_is_nested_too_deeply_ends_no_watch() -> None:
+    told = decode_line(b'{"type":"MODIFIED","object":{"metadata":{"name":"b"},"status":%b}}' % DEEP)
+    assert (told.type, json.loads(bytes(told.object))["metadata"]) == ("MODIFIED", {"name": "b"})
+    assert decode_bookmark(b'{"spec":%b,"metadata":{"resourceVersion":"8"}}' % DEEP) == "8"
+    definition = decode_definition(b'{"spec":{"versions":[{"name":"v1","served":true,"schema":%b}]}}' % DEEP)
+    assert definition.served == ("v1",)
+    assert isinstance(error_of("GET /x", b'{"details":{"group":%b}}' % DEEP, 404), NotFound)
+
+
+@pytest.mark.parametrize("raw", [b"[" * 5_000, b"]" * 5_000, b'{"a":"' + b"[" * 5_000, DEEP + b"]", DEEP + b'"'])
+def test_deep_nonsense_is_garbled_like_any_other(raw: bytes) -> None:
+    with pytest.raises(Garbled):
+        decode_line(raw)
+    with pytest.raises(Garbled):
+        decode_version(raw)

@@ -131,7 +131,7 @@ def decode_version(raw: bytes) -> str:
     """The version of an API server. Raises Garbled when it is something else that answers."""
     try:
         told: Any = msgspec.json.decode(raw)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         told = None
     version = told.get("gitVersion") if isinstance(told, dict) else None
     if not isinstance(version, str):
