@@ -12,9 +12,6 @@ from typing import Any, TextIO
 import msgspec
 import structlog
 
-Levels = Mapping[str, str]
-"""Scope to level; `default` holds where no other does, `all` for every scope."""
-
 _NUMBERS = {
     "debug": 10,
     "info": 20,
@@ -34,7 +31,8 @@ _UPSTREAM = {"delta": "ads", "krt": "index", "model": "index", "file": "sources.
 
 
 def configure_logs(levels: Iterable[tuple[str, str]], *, as_json: bool, stream: TextIO | None = None) -> None:
-    """Sets up the log of the process. `levels`: scope and level, as `Settings.log_levels`."""
+    """Sets up the log of the process. `levels`: scope and level, as `Settings.log_levels`; `default` holds where no
+    other does, `all` for every scope."""
     thresholds = _thresholds(levels)
     render = _json_line if as_json else _text_line
     out = sys.stdout if stream is None else stream

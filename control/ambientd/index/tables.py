@@ -72,7 +72,6 @@ class DerivedTable:
         self.name = declaration.name
         self.rank = rank
         self.is_on_demand = declaration.over is None
-        self.over_index = isinstance(declaration.over, Index)
         self.base: SourceTable | DerivedTable | IndexTable | None = None
         self.cells: dict[Any, Cell] = {}
         self.parents: dict[Any, Cell] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ambientd.resources.kinds import CLUSTER_KINDS, KINDS
+from ambientd.resources.kinds import KINDS
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -64,10 +64,6 @@ class Resource(Struct, frozen=True):
     def definition(self) -> str:
         """Name of the CustomResourceDefinition."""
         return f"{self.plural}.{self.group}"
-
-    @property
-    def is_namespaced(self) -> bool:
-        return self.kind not in CLUSTER_KINDS
 
     def path(self, version: str) -> str:
         """Of the list of its objects."""

@@ -49,7 +49,7 @@ class Namespace(Struct, frozen=True, gc=False):
     ref: Ref
     labels: Labels
     annotations: Labels
-    """Those of `TRACKED_ANNOTATIONS` only."""
+    """Those only that some rule reads (`decode_common.TrackedAnnotations`)."""
 
 
 class Node(Struct, frozen=True, gc=False):
@@ -95,18 +95,3 @@ class ConfigMap(Struct, frozen=True, gc=False):
 
 MESH_FILE = Ref("", "ConfigMap", "", "--mesh-config")
 """Stands for the file with the mesh configuration, where one is given: an object of no cluster."""
-
-
-TRACKED_ANNOTATIONS = frozenset(
-    {
-        "ambient.istio.io/redirection",
-        "ambient.istio.io/waypoint-inbound-binding",
-        "gateway.istio.io/service-account",
-        "istio.io/autoRegistrationGroup",
-        "istio.io/connect-strategy",
-        "istio.io/dry-run",
-        "istio.io/use-waypoint-canary-weight",
-        "networking.istio.io/traffic-distribution",
-    }
-)
-"""The annotations that some rule reads; all others are dropped when an object is decoded."""

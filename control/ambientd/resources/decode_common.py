@@ -22,7 +22,7 @@ Unsigned = Annotated[int, Meta(ge=0, le=4294967295)]
 
 
 class TrackedAnnotations(Struct, gc=False):
-    """`TRACKED_ANNOTATIONS` by name: the others, which may be long, are passed over without a copy."""
+    """The annotations that some rule reads: all others, which may be long, are passed over without a copy."""
 
     redirection: str | None = field(default=None, name="ambient.istio.io/redirection")
     inbound_binding: str | None = field(default=None, name="ambient.istio.io/waypoint-inbound-binding")
@@ -89,17 +89,6 @@ def created_of(text: str | None) -> str:
         rule = "must be an RFC 3339 time such as 2026-01-31T12:00:00Z"
         raise Undecodable((Fault("metadata.creationTimestamp", rule, quote(text), ""),)) from error
     return time.strftime("%Y-%m-%dT%H:%M:%SZ") if time.year > 999 else ""
-
-
-class WireRequirement(Struct, gc=False):
-    key: str | None = None
-    operator: str | None = None
-    values: list[str] | None = None
-
-
-class WireSelector(Struct, gc=False):
-    match_labels: dict[str, str] | None = field(default=None, name="matchLabels")
-    match_expressions: list[WireRequirement] | None = field(default=None, name="matchExpressions")
 
 
 _ERROR = re.compile(

@@ -12,7 +12,6 @@ from ambientd.resources.decode_common import (
     NO_META,
     Port,
     WireMeta,
-    WireSelector,
     annotations_of,
     created_of,
     labels_of,
@@ -26,9 +25,20 @@ from ambientd.resources.ref import ClusterId
 _OPERATORS = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 
 
+class _Requirement(Struct, gc=False):
+    key: str | None = None
+    operator: str | None = None
+    values: list[str] | None = None
+
+
+class _Selector(Struct, gc=False):
+    match_labels: dict[str, str] | None = field(default=None, name="matchLabels")
+    match_expressions: list[_Requirement] | None = field(default=None, name="matchExpressions")
+
+
 class _Namespaces(Struct, gc=False):
     from_: str | None = field(default=None, name="from")
-    selector: WireSelector | None = None
+    selector: _Selector | None = None
 
 
 class _AllowedRoutes(Struct, gc=False):
@@ -107,7 +117,7 @@ def _listener(wire: _Listener, path: str, faults: list[Fault]) -> Listener:
     )
 
 
-def _selector(wire: WireSelector, path: str, faults: list[Fault]) -> LabelSelector:
+def _selector(wire: _Selector, path: str, faults: list[Fault]) -> LabelSelector:
     requirements: list[Requirement] = []
     for index, expression in enumerate(wire.match_expressions or ()):
         operator = expression.operator or ""

@@ -45,7 +45,6 @@ from ambientd.xds.requests import Malformed, Request, parse
 log = structlog.get_logger("ads")
 
 SERVICE = "envoy.service.discovery.v3.AggregatedDiscoveryService"
-WORKLOAD_TYPES = ("type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security.Authorization")
 
 _LARGE_BYTES = 1 << 20
 _END_S = 1.0
