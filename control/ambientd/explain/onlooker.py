@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TypeVar
-
-from ambientd.index.declarations import Collection, Derived, Index
+from ambientd.index.declarations import Collection, Derived, Index, K, U, V
 from ambientd.index.graph import Graph
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-I = TypeVar("I", bound=Hashable)  # noqa: E741  (the value of an index; K and V are taken)
 
 
 class Onlooker:
@@ -27,5 +20,5 @@ class Onlooker:
             return computed
         return value
 
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
+    def under(self, index: Index[U, V], value: U) -> tuple[V, ...]:
         return self._graph.under(index, value)

@@ -11,17 +11,13 @@ index buckets by a scan of the whole collection: of a right value over a wrong i
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct
 
-from ambientd.index.declarations import Collection, Index, Read
+from ambientd.index.declarations import Collection, Index, K, Read, U, V
 from ambientd.index.graph import Graph
 from ambientd.index.tables import MISSING, Cell, DerivedTable, IndexTable, Shared, SourceTable
-
-K = TypeVar("K")
-V = TypeVar("V")
-I = TypeVar("I")  # noqa: E741  (as in `graph`)
 
 What = Literal["value", "reads", "member", "readers"]
 
@@ -271,7 +267,7 @@ class _Fresh:
             return cast("V | None", node.declaration.gather(key, _Fresh(self._graph)))
         return cast("V | None", node.current(key))
 
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
+    def under(self, index: Index[U, V], value: U) -> tuple[V, ...]:
         node = cast("IndexTable", self._graph._nodes[index])
         self.reads[(node.number, value)] = None
         return node.members(value)

@@ -11,7 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 G = TypeVar("G")
-I = TypeVar("I", bound=Hashable)  # noqa: E741  (the value of an index; K and V are taken)
+U = TypeVar("U", bound=Hashable)
+"""What a value of an index stands under."""
 P = TypeVar("P")
 
 Read = tuple[int, Hashable]
@@ -32,12 +33,12 @@ class Source(Collection[K, V]):
 
 
 @dataclass(frozen=True, eq=False)
-class Index(Generic[I, V]):
+class Index(Generic[U, V]):
     """The values of a collection by something they hold; a value may stand under several index values, or none."""
 
     name: str
     over: Collection[Any, V]
-    by: Callable[[V], Iterable[I]]
+    by: Callable[[V], Iterable[U]]
 
 
 class Reader(Protocol):
@@ -45,7 +46,7 @@ class Reader(Protocol):
 
     def get(self, collection: Collection[K, V], key: K) -> V | None: ...
 
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
+    def under(self, index: Index[U, V], value: U) -> tuple[V, ...]:
         """The members under an index value, in the order of their keys."""
         ...
 
@@ -73,10 +74,10 @@ def derive(
 
 def derive_over_index(
     name: str,
-    over: Index[I, P],
-    gather: Callable[[I, tuple[P, ...], Reader], G | None],
+    over: Index[U, P],
+    gather: Callable[[U, tuple[P, ...], Reader], G | None],
     render: Callable[[G], V | None] | None = None,
-) -> Derived[I, V]:
+) -> Derived[U, V]:
     """At most one value per value of an index that has members."""
     return Derived(name, over, gather, render, is_expanded=False)
 

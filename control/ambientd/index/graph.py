@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, cast
 
-from ambientd.index.declarations import Change, Collection, Derived, I, Index, K, Read, Source, V
+from ambientd.index.declarations import Change, Collection, Derived, Index, K, Read, Source, U, V
 from ambientd.index.tables import GONE, MISSING, Cell, DerivedTable, Gone, IndexTable, Shared, SourceTable, Table
 
 
@@ -40,7 +40,7 @@ class _Recorder:
             return cast("V | None", self._graph._demand(node, key))
         return cast("V | None", cast("SourceTable | DerivedTable", node).current(key))
 
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
+    def under(self, index: Index[U, V], value: U) -> tuple[V, ...]:
         node = cast("IndexTable", self._graph._nodes[index])
         assert node.rank < self._rank, f"rank {self._rank} reads {node.name}, which is not settled before it"
         self.reads[(node.number, value)] = None
@@ -100,7 +100,7 @@ class Graph:
         node = cast("SourceTable | DerivedTable", self._nodes[collection])
         return cast("V | None", node.current(key) if self._is_committed else node.committed(key))
 
-    def under(self, index: Index[I, V], value: I) -> tuple[V, ...]:
+    def under(self, index: Index[U, V], value: U) -> tuple[V, ...]:
         node = cast("IndexTable", self._nodes[index])
         return node.members(value) if self._is_committed else node.committed_members(value)
 
@@ -181,7 +181,7 @@ class Graph:
         node.parents[nobody] = Cell(node, nobody, value=(child,))
         node.pending[nobody] = None
 
-    def refile(self, index: Index[I, Any], value: I, key: Any) -> None:
+    def refile(self, index: Index[U, Any], value: U, key: Any) -> None:
         """Puts a member into one bucket of an index, or takes it out, as what is held says."""
         node = cast("IndexTable", self._nodes[index])
         held = node.over.current(key)
