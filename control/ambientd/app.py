@@ -117,8 +117,8 @@ class App:
         self.metrics.inbound(events)
         for event in events:
             if isinstance(event, Invalid | Put) and event.faults:
-                ref = event.ref if isinstance(event, Invalid) else event.object.ref
-                log.warning("there is something wrong", object=str(ref), faults=[str(fault) for fault in event.faults])
+                faults = [str(fault) for fault in event.faults]
+                log.warning("there is something wrong", object=str(event.ref), faults=faults)
         self.pump.emit(events)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -151,9 +151,7 @@ def compacted(events: Iterable[Event]) -> list[Event]:
     last: dict[Ref, list[Event]] = {}
     for event in events:
         match event:
-            case Put():
-                last[event.object.ref] = [event]
-            case Delete():
+            case Put() | Delete():
                 last[event.ref] = [event]
             case Invalid():
                 last[event.ref] = [*(each for each in last.get(event.ref, ()) if not isinstance(each, Invalid)), event]

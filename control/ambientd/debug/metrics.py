@@ -209,8 +209,7 @@ class Metrics:
             if isinstance(event, Replace):
                 self.inbound(event.objects)
             elif isinstance(event, Put | Delete):
-                ref = event.object.ref if isinstance(event, Put) else event.ref
-                label = _inbound_type(ref.kind, is_deleted=isinstance(event, Delete))
+                label = _inbound_type(event.ref.kind, is_deleted=isinstance(event, Delete))
                 if label:
                     self._inbound.add(label)
 

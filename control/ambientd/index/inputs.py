@@ -113,7 +113,7 @@ class _Batch:
         return TROUBLES, event.ref, Trouble(event.faults, is_served=self._held(event.ref) is not None)
 
     def replace(self, event: Replace) -> Iterator[Change]:
-        listed = {item.object.ref if isinstance(item, Put) else item.ref for item in event.objects}
+        listed = {item.ref for item in event.objects}
         known = dict.fromkeys(self._touched)
         for collection in (BY_KIND[event.kind], TROUBLES):
             known.update(dict.fromkeys(ref for ref, _ in self._graph.items(collection)))

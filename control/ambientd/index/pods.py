@@ -123,13 +123,12 @@ class PodIndex:
     def _replace(self, event: Replace, appeared: list[Placement]) -> None:
         kept: set[Ref] = set()
         for item in event.objects:
-            ref = item.object.ref if isinstance(item, Put) else item.ref
-            kept.add(ref)
+            kept.add(item.ref)
             if isinstance(item, Put):
                 if isinstance(item.object, Pod):
                     self._put(item.object, appeared)
                 elif isinstance(item.object, Namespace):
-                    self._labels_by_namespace[ref.name] = item.object.labels
+                    self._labels_by_namespace[item.ref.name] = item.object.labels
         if event.kind == "Pod":
             held = list(self._pods)
         else:

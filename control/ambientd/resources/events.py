@@ -20,6 +20,10 @@ class Put(Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
     """What was wrong with parts of it that were left out; the object itself is good."""
 
+    @property
+    def ref(self) -> Ref:
+        return self.object.ref
+
 
 class Delete(Struct, frozen=True):
     """This object is gone; also ends what was reported of it."""

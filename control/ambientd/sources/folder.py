@@ -199,9 +199,10 @@ class FolderState:
         for path, file in sorted(self._files.items(), key=lambda item: (item[1].missing_s is not None, item[0])):
             faults = [*self._troubles(file), *file.faults]
             for found in file.objects:
-                owner = owners.setdefault(found.ref, path)
-                if found.ref not in wanted:
-                    wanted[found.ref] = found.event
+                ref = found.event.ref
+                owner = owners.setdefault(ref, path)
+                if ref not in wanted:
+                    wanted[ref] = found.event
                 elif file.missing_s is None:
                     faults.append(_duplicate(found, owner))
             if faults and file.missing_s is None:
@@ -226,5 +227,5 @@ def _is_in(path: str, part: str) -> bool:
 
 
 def _duplicate(found: Found, owner: str) -> Fault:
-    rule = f"{found.ref} must be defined once, and {owner} defines it already"
+    rule = f"{found.event.ref} must be defined once, and {owner} defines it already"
     return Fault(f"line {found.line}", rule, "", "this one is left out")

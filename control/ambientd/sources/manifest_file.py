@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from ambientd.resources.events import Invalid, Put
 from ambientd.resources.faults import Fault, Undecodable, quote
 from ambientd.resources.manifest import UnknownKind, decode_manifest, items_of
-from ambientd.resources.ref import ClusterId, Ref
+from ambientd.resources.ref import ClusterId
 from ambientd.resources.yaml_text import Document, TextError, json_documents, yaml_documents
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -24,10 +24,6 @@ class Found(Struct, frozen=True):
 
     event: Put | Invalid
     line: int
-
-    @property
-    def ref(self) -> Ref:
-        return self.event.object.ref if isinstance(self.event, Put) else self.event.ref
 
 
 class FileContent(Struct, frozen=True):

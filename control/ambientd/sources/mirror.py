@@ -177,7 +177,7 @@ class Mirror:
         if self.is_known(ref, version):
             return None
         event = read_object(raw, ref, version, seen_s)
-        self._held[event.object.ref if isinstance(event, Put) else ref] = version
+        self._held[event.ref] = version
         return event
 
     def _delete(self, raw: bytes, seen_s: float) -> Event | None:
@@ -229,7 +229,7 @@ class Listing:
             if mirror.is_known(ref, version):
                 continue
             event = read_object(raw, ref, version, seen_s)
-            self.changed[event.object.ref if isinstance(event, Put) else ref] = version
+            self.changed[event.ref] = version
             self.events.append(event)
 
 
