@@ -3,6 +3,8 @@ events alone; the last good version of an invalid object is part of it. Must not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from ambientd.resources.faults import Fault
@@ -66,3 +68,6 @@ class Absent(Struct, frozen=True):
 
 
 Event = Put | Delete | Invalid | Replace | Synced | Absent
+
+Emit = Callable[[list[Event]], None]
+"""Takes one batch of events, which belong together."""

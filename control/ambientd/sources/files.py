@@ -8,23 +8,19 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Never
 
 import structlog
 import watchfiles
 
-from ambientd.resources.events import Event, Synced
+from ambientd.resources.events import Emit, Event, Synced
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import ClusterId
 from ambientd.sources.folder import FolderState, Listing, Lost, Patience, Signature, Unreadable
 from ambientd.sources.manifest_file import SUFFIXES, FileContent, read_manifests
 
 log = structlog.get_logger(__name__)
-
-Emit = Callable[[list[Event]], None]
-"""Takes one batch of events, which belong together."""
 
 _FolderId = tuple[int, int] | None
 

@@ -18,9 +18,10 @@ from ambientd.kube.credentials import refusal
 from ambientd.kube.errors import ApiError, Distrusted, Forbidden, Garbled, Misconfigured, NotFound, Unauthorized
 from ambientd.kube.resources import resources
 from ambientd.kube.turns import Urgency
+from ambientd.resources.events import Emit
 from ambientd.resources.ref import ClusterId
 from ambientd.sources.mirror import Mirror
-from ambientd.sources.reflector import Emit, Pace, Reflector, Sleep
+from ambientd.sources.reflector import Pace, Reflector, Sleep
 from ambientd.sources.watches import Watch
 
 log = structlog.get_logger("kube")

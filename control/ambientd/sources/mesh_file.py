@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Never
 
 from ambientd.resources.core import MESH_FILE, ConfigMap
-from ambientd.resources.events import Event, Invalid, Put
+from ambientd.resources.events import Emit, Invalid, Put
 from ambientd.resources.faults import Fault, Undecodable
 from ambientd.resources.mesh_decode import EFFECT, decode_mesh
-
-Emit = Callable[[list[Event]], None]
 
 
 def read_mesh(content: bytes) -> Put | Invalid:

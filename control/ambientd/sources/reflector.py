@@ -19,7 +19,7 @@ from ambientd.kube.errors import ApiError, Garbled, Gone, NotDefined, NotFound
 from ambientd.kube.resources import CRDS, POLICY_KINDS, Resource
 from ambientd.kube.turns import Urgency
 from ambientd.kube.wire import Lines, Page, decode_definition, decode_line, decode_page
-from ambientd.resources.events import Absent, Event, Synced
+from ambientd.resources.events import Absent, Emit, Event, Synced
 from ambientd.slices import SLICE_S, until
 from ambientd.sources.mirror import Listing, Mirror, Relist, Why, is_older
 from ambientd.sources.watches import State, Watch
@@ -28,8 +28,6 @@ log = structlog.get_logger("kube")
 
 Sleep = Callable[[float], Awaitable[None]]
 """Waits so many seconds."""
-Emit = Callable[[list[Event]], None]
-"""Takes one batch of events, which belong together."""
 
 PAGE_OBJECTS = 500
 _DECODED_AT_ONCE = 64
