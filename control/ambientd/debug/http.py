@@ -17,12 +17,12 @@ from ambientd.debug import pages
 from ambientd.debug.access import Gate, Handler, guard, hides, is_loopback, peer_of
 from ambientd.debug.descriptions import plain_description
 from ambientd.debug.listen import Listener, listen
-from ambientd.debug.metrics import POLICY_KINDS
 from ambientd.debug.series import CONTENT_TYPE
 from ambientd.debug.state import DebugState
 from ambientd.explain.describe import NoSuchKind
 from ambientd.push.feed import Feed
 from ambientd.push.views import Seq, live
+from ambientd.resources.kinds import POLICY_KINDS
 from ambientd.slices import SLICE_S, until
 from ambientd.xds.server import CannotListen
 

@@ -18,6 +18,7 @@ from ambientd.index.authorization_conversion import Verdict
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.rounds import Part
 from ambientd.resources.events import Delete, Event, Put, Replace
+from ambientd.resources.kinds import POLICY_KINDS
 from ambientd.sources.watches import Watch
 from ambientd.xds.node import Node
 from ambientd.xds.protocol import Note
@@ -29,11 +30,7 @@ SHORT_TYPES: Mapping[str, str] = {ADDRESS: "wds", AUTHORIZATION: "wads"}
 _TIMES_S = (0.1, 0.5, 1, 3, 5, 10, 20, 30)
 _SHORT_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
-POLICY_KINDS = ("AuthorizationPolicy", "PeerAuthentication")
-
-_CONFIG_KINDS = frozenset(
-    {"AuthorizationPolicy", "PeerAuthentication", "ServiceEntry", "WorkloadEntry", "Gateway", "GatewayClass"}
-)
+_CONFIG_KINDS = frozenset({*POLICY_KINDS, "ServiceEntry", "WorkloadEntry", "Gateway", "GatewayClass"})
 
 
 class Metrics:

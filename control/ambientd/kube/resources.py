@@ -35,9 +35,6 @@ _FIELD_SELECTORS = {
     "Pod": "status.phase!=Failed",
 }
 
-POLICY_KINDS = frozenset({"AuthorizationPolicy", "PeerAuthentication"})
-"""Kinds of which nothing may be missing: what we cannot read of them, we could not enforce."""
-
 
 class Resource(Struct, frozen=True):
     """One kind, as it is asked for."""

@@ -23,7 +23,7 @@ from ambientd.resources.decode_gateway import decode_gateway, decode_gateway_cla
 from ambientd.resources.decode_networking import decode_service_entry, decode_workload_entry
 from ambientd.resources.decode_security import decode_authorization_policy, decode_peer_authentication
 from ambientd.resources.faults import Fault, Undecodable
-from ambientd.resources.kinds import Object
+from ambientd.resources.kinds import POLICY_KINDS, Object
 from ambientd.resources.ref import ClusterId, Ref
 
 _WHOLE: dict[str, Callable[[bytes, ClusterId], Object]] = {
@@ -64,7 +64,7 @@ def decode(raw: bytes, kind: str, cluster: ClusterId) -> tuple[Object, tuple[Fau
 
 def effect_of(kind: str) -> str:
     """What follows for an object of a kind that cannot be decoded."""
-    what = "it is not enforced" if kind in ("AuthorizationPolicy", "PeerAuthentication") else "it is not used"
+    what = "it is not enforced" if kind in POLICY_KINDS else "it is not used"
     return f"the last good version stays in force; without one {what}"
 
 

@@ -39,5 +39,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 """Kind to the API versions in which it is read, the preferred one first."""
 
+POLICY_KINDS = ("AuthorizationPolicy", "PeerAuthentication")
+"""Kinds of which nothing may be missing: what we cannot read of them, we could not enforce."""
+
 CLUSTER_KINDS = frozenset({"Namespace", "Node", "GatewayClass"})
 """Kinds whose objects have no namespace."""

@@ -16,10 +16,11 @@ from msgspec import Struct
 from ambientd.kube.api import Api
 from ambientd.kube.backoff import Backoff
 from ambientd.kube.errors import ApiError, Garbled, Gone, NotDefined, NotFound
-from ambientd.kube.resources import CRDS, POLICY_KINDS, Resource
+from ambientd.kube.resources import CRDS, Resource
 from ambientd.kube.turns import Urgency
 from ambientd.kube.wire import Lines, Page, decode_definition, decode_line, decode_page
 from ambientd.resources.events import Absent, Emit, Event, Synced
+from ambientd.resources.kinds import POLICY_KINDS
 from ambientd.slices import SLICE_S, until
 from ambientd.sources.mirror import Listing, Mirror, Relist, Why, is_older
 from ambientd.sources.watches import State, Watch
