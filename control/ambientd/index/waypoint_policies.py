@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from ambientd.index.authorization_conversion import WAYPOINT_PREFIX
 from ambientd.index.declarations import Derived, Index, Reader, derive, on_demand
 from ambientd.index.inputs import PODS
 from ambientd.index.mesh import mesh_of
@@ -55,7 +56,7 @@ def _gather_allow_policy(waypoint: Waypoint, read: Reader) -> _AllowKey | None:
     if not instances:
         return None
     accounts = tuple(sorted({instance.service_account for instance in instances}))
-    return _AllowKey(namespace, f"istio_allow_waypoint_{namespace}_{name}", mesh.trust_domain, accounts)
+    return _AllowKey(namespace, f"{WAYPOINT_PREFIX}{namespace}_{name}", mesh.trust_domain, accounts)
 
 
 def _render_allow_policy(key: _AllowKey) -> RenderedPolicy:
