@@ -9,6 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from ambientd.resources.booleans import FALSE_TEXTS, TRUE_TEXTS
+
 Dialect = Literal["serve", "discovery"]
 
 
@@ -166,14 +168,8 @@ def parse_duration(text: str) -> float:
     return -seconds if match[1] == "-" else seconds
 
 
-_BOOLEANS = dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True) | dict.fromkeys(
-    ("0", "f", "F", "false", "FALSE", "False"), False
-)
-
-
 def parse_bool(text: str) -> bool:
     """A boolean in Go's spellings. Raises ValueError that quotes the text."""
-    value = _BOOLEANS.get(text)
-    if value is None:
+    if text not in TRUE_TEXTS | FALSE_TEXTS:
         raise ValueError(f"must be true or false, got {text!r}")
-    return value
+    return text in TRUE_TEXTS

@@ -23,6 +23,7 @@ from ambientd.index.authorization_values import (
     strings,
 )
 from ambientd.index.rendered import RenderedPolicy, render_policy
+from ambientd.resources.booleans import FALSE_TEXTS, TRUE_TEXTS
 from ambientd.resources.faults import Fault, quote
 from ambientd.resources.security import Condition, Operation, Rule, Source
 from ambientd_api.security_pb2 import (
@@ -37,9 +38,6 @@ from ambientd_api.security_pb2 import (
     Rules,
     Scope,
 )
-
-TRUE_TEXTS: Final = frozenset({"1", "t", "T", "true", "True", "TRUE"})
-FALSE_TEXTS: Final = frozenset({"0", "f", "F", "false", "False", "FALSE"})
 
 STATIC_NAME: Final = "istio_converted_static_strict"
 CONVERTED_PREFIX: Final = "converted_peer_authentication_"

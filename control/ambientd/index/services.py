@@ -29,6 +29,7 @@ from ambientd.index.service_records import (
     visibility_in,
 )
 from ambientd.index.waypoints import ServiceBinding
+from ambientd.resources.booleans import TRUE_TEXTS
 from ambientd.resources.core import Service, ServicePort
 from ambientd.resources.networking import ServiceEntry
 from ambientd.resources.ref import Labels, Ref, label
@@ -37,7 +38,6 @@ from ambientd_api import workload_pb2 as api
 TRAFFIC_DISTRIBUTION = "networking.istio.io/traffic-distribution"
 INGRESS_USE_WAYPOINT = "istio.io/ingress-use-waypoint"
 _AUTO_ALLOCATE = "networking.istio.io/enable-autoallocate-ip"
-_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 _Lb = api.LoadBalancing
 
@@ -125,7 +125,7 @@ def ingress_use_waypoint(labels: Labels, namespace_labels: Labels) -> bool | Non
     value = label(labels, INGRESS_USE_WAYPOINT)
     if value is None:
         value = label(namespace_labels, INGRESS_USE_WAYPOINT)
-    return None if value is None else value in _TRUE
+    return None if value is None else value in TRUE_TEXTS
 
 
 def _annotated_balancing(annotations: Labels, namespace: NamespaceView) -> Balancing | None:

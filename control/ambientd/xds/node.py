@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from msgspec import Struct
 
 from ambientd.index.ips import parse_ip
+from ambientd.resources.booleans import FALSE_TEXTS, TRUE_TEXTS
 
 NODE_TYPES = ("sidecar", "router", "waypoint", "ztunnel", "agentgateway")
 
@@ -45,7 +46,7 @@ _BOOLEANS = frozenset(
     }
 )
 _MAPS = frozenset({"LABELS", "STATIC_LABELS", "ANNOTATIONS"})
-_BOOLEAN_TEXTS = frozenset({"1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"})
+_BOOLEAN_TEXTS = TRUE_TEXTS | FALSE_TEXTS
 
 
 class Node(Struct, frozen=True):
