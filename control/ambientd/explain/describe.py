@@ -25,7 +25,8 @@ from ambientd.index.inputs import BY_KIND, TROUBLES
 from ambientd.index.mesh import in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.networks import GATEWAY_RECORDS, GATEWAY_WORKLOADS
-from ambientd.index.pod_workloads import POD_WORKLOADS, is_terminal, unusable_ip
+from ambientd.index.pod_workloads import POD_WORKLOADS, unusable_ip
+from ambientd.index.pods import is_finished
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.index.service_records import ENTRY_BINDINGS, SERVICE_BINDINGS, cluster_ips, entry_addresses, visibility_in
 from ambientd.index.services import ENTRY_ADDRESSES, SERVICE_ADDRESSES
@@ -143,7 +144,7 @@ def _present(*values: RenderedAddress | None) -> tuple[RenderedAddress, ...]:
 def _tell_pod(pod: Pod, world: World, read: Reader) -> Outcome:
     served = _present(read.get(POD_WORKLOADS, pod.ref))
     if not served:
-        if is_terminal(pod):
+        if is_finished(pod):
             return Outcome(f"not served: its phase is {pod.phase}")
         text = unusable_ip(pod)
         return Outcome("not served: it has no IP address" if text is None else f"not served: {text!r} is no IP address")

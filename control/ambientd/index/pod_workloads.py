@@ -9,6 +9,7 @@ from ambientd.index.inputs import PODS
 from ambientd.index.ips import parse_ip
 from ambientd.index.networks import SITE, Site
 from ambientd.index.nodes import LOCALITIES, Locality
+from ambientd.index.pods import is_finished
 from ambientd.index.rendered import RenderedAddress
 from ambientd.index.selection import Selection, select
 from ambientd.index.service_records import SERVICE_RECORDS, ServiceRecord
@@ -17,8 +18,6 @@ from ambientd.index.workload_names import canonical_name, canonical_revision, ha
 from ambientd.index.workloads import CAPTURED, PortMap, WorkloadKey, implicit_policies, render_workload
 from ambientd.resources.core import ContainerPort, Pod
 from ambientd.resources.ref import Ref
-
-_TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
 class PodKey(Struct, frozen=True, gc=False):
@@ -38,12 +37,8 @@ def unusable_ip(pod: Pod) -> str | None:
     return next((text for text in pod.ips if parse_ip(text) is None), None)
 
 
-def is_terminal(pod: Pod) -> bool:
-    return pod.phase in _TERMINAL_PHASES
-
-
 def _gather_pod(pod: Pod, read: Reader) -> PodKey | None:
-    if not pod.ips or pod.phase in _TERMINAL_PHASES or unusable_ip(pod) is not None:
+    if not pod.ips or is_finished(pod) or unusable_ip(pod) is not None:
         return None
     ref = pod.ref
     selection = select(ref.namespace, pod.labels, read)

@@ -11,7 +11,8 @@ from ambientd.index.inputs import ENDPOINT_SLICES, GATEWAYS, PODS, SERVICE_ENTRI
 from ambientd.index.ips import parse_ip
 from ambientd.index.mesh import in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered
-from ambientd.index.pod_workloads import is_terminal, unusable_ip
+from ambientd.index.pod_workloads import unusable_ip
+from ambientd.index.pods import is_finished
 from ambientd.index.service_records import (
     ENTRY_BINDINGS,
     SERVICE_BINDINGS,
@@ -93,7 +94,7 @@ def _distribution_faults(annotations: Labels) -> Iterator[Fault]:
 
 
 def _gather_pod(pod: Pod, read: Reader) -> Trouble | None:
-    text = None if is_terminal(pod) else unusable_ip(pod)
+    text = None if is_finished(pod) else unusable_ip(pod)
     if text is None or not is_discovered(pod.ref.namespace, read):
         return None
     return _trouble([Fault("status.podIPs", _IP_RULE, quote(text), "the pod is not served")], is_served=False)
