@@ -153,12 +153,16 @@ class Candidate(Struct, frozen=True, gc=False):
     is_public: bool
 
 
+def _is_entry_usable(entry: ServiceEntry, read: Reader) -> bool:
+    if entry_addresses(entry)[1] is not None or not is_discovered(entry.ref.namespace, read):
+        return False
+    return in_revision(entry.labels, mesh_of(read).rules)
+
+
 def _gather_candidates(entry: ServiceEntry, read: Reader) -> dict[tuple[Ref, str], Candidate]:
+    if not _is_entry_usable(entry, read):
+        return {}
     ref = entry.ref
-    if entry_addresses(entry)[1] is not None or not is_discovered(ref.namespace, read):
-        return {}
-    if not in_revision(entry.labels, mesh_of(read).rules):
-        return {}
     visibility = visibility_in(ref.namespace, read)
     if visibility == "NONE":
         return {}
@@ -220,11 +224,9 @@ def ruling_on(host: str, read: Reader) -> Ruling:
 
 
 def _gather_entry_binding(entry: ServiceEntry, read: Reader) -> ServiceBinding | None:
+    if not _is_entry_usable(entry, read):
+        return None
     ref = entry.ref
-    if entry_addresses(entry)[1] is not None or not is_discovered(ref.namespace, read):
-        return None
-    if not in_revision(entry.labels, mesh_of(read).rules):
-        return None
     is_local = visibility_in(ref.namespace, read) == "NAMESPACE"
     return bind_service(ref.namespace, entry.labels, entry.annotations, is_local, read)
 
