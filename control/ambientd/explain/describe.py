@@ -30,7 +30,7 @@ from ambientd.index.pods import is_finished
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.index.service_records import ENTRY_BINDINGS, SERVICE_BINDINGS, cluster_ips, entry_addresses, visibility_in
 from ambientd.index.services import ENTRY_ADDRESSES, SERVICE_ADDRESSES
-from ambientd.index.slice_workloads import SLICE_WORKLOADS, served_endpoints, service_of
+from ambientd.index.slice_workloads import SLICE_WORKLOADS, names_pod, served_endpoints, service_of
 from ambientd.index.waypoint_policies import WAYPOINT_POLICIES
 from ambientd.index.waypoints import WAYPOINTS
 from ambientd.index.world import World
@@ -238,7 +238,7 @@ def _tell_slice(item: EndpointSlice, read: Reader) -> Outcome:
         return Outcome("not used: it has no label kubernetes.io/service-name, or its addresses are names")
     if read.get(SERVICE_ADDRESSES, service) is None:
         return Outcome(f"not used: {service} is not served")
-    pods = sum(1 for endpoint in item.endpoints if endpoint.target is not None and endpoint.target.kind == "Pod")
+    pods = sum(1 for endpoint in item.endpoints if names_pod(endpoint))
     found = served_endpoints(item)
     served = _present(*(read.get(SLICE_WORKLOADS, (item.ref, endpoint.addresses[0])) for endpoint, _ in found))
     summary = f"joins {_count(pods, 'pod')} to {service}, and is served as {_count(len(served), 'workload')} beside"

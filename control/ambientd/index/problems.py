@@ -25,7 +25,7 @@ from ambientd.index.service_records import (
     visibility_in,
 )
 from ambientd.index.services import ENTRY_ADDRESSES, TRAFFIC_DISTRIBUTION, is_traffic_distribution
-from ambientd.index.slice_workloads import endpoint_address, served_endpoints, service_of, usable_ports
+from ambientd.index.slice_workloads import endpoint_address, names_pod, served_endpoints, service_of, usable_ports
 from ambientd.index.waypoints import (
     CANARY_WEIGHT,
     INBOUND_BINDING,
@@ -191,14 +191,14 @@ def _gather_slice(item: EndpointSlice, read: Reader) -> Trouble | None:
     service = service_of(item)
     if service is None or not is_discovered(item.ref.namespace, read):
         return None
-    own = [endpoint for endpoint in item.endpoints if endpoint.target is None or endpoint.target.kind != "Pod"]
-    record = read.get(SERVICE_RECORDS, service) if own else None
+    has_own = not all(names_pod(endpoint) for endpoint in item.endpoints)
+    record = read.get(SERVICE_RECORDS, service) if has_own else None
     if record is None:
         return None
     faults = []
     for number, endpoint in enumerate(item.endpoints):
         text = next((text for text in endpoint.addresses if endpoint_address(item, text) is None), None)
-        if text is not None and endpoint in own:
+        if text is not None and not names_pod(endpoint):
             path = f"endpoints[{number}].addresses"
             rule = _IP_RULE if parse_ip(text) is None else f"must be of the slice's addressType, {item.address_type}"
             faults.append(Fault(path, rule, quote(text), "this endpoint is left out"))

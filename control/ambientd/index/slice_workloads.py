@@ -79,13 +79,18 @@ def endpoint_address(item: EndpointSlice, text: str) -> bytes | None:
     return raw if raw is not None and _FAMILIES.get(item.address_type, len(raw)) == len(raw) else None
 
 
+def names_pod(endpoint: Endpoint) -> bool:
+    """It is a pod of the cluster, and no workload of its own."""
+    return endpoint.target is not None and endpoint.target.kind == "Pod"
+
+
 def served_endpoints(item: EndpointSlice) -> list[tuple[Endpoint, tuple[bytes, ...]]]:
     """Endpoints that are workloads of their own, with their addresses; one that has an address that is none, or
     of another family than the slice, is left out, as is a later one with the same first address (workloads.md 6.1)."""
     served = []
     seen = set()
     for endpoint in item.endpoints:
-        if (endpoint.target is not None and endpoint.target.kind == "Pod") or not endpoint.addresses:
+        if names_pod(endpoint) or not endpoint.addresses:
             continue
         if endpoint.addresses[0] in seen:
             continue
