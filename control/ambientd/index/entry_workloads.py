@@ -176,7 +176,7 @@ def _endpoint_key(
     entry: ServiceEntry,
     endpoint: EntryEndpoint,
     records: tuple[ServiceRecord, ...],
-    found: WorkloadBinding,
+    binding: WorkloadBinding,
     selection: Selection,
     site: Site,
     read: Reader,
@@ -185,8 +185,6 @@ def _endpoint_key(
     addresses, hostname = _addresses(endpoint.address)
     network = endpoint.network or site.network
     is_native = has_native_tunnel(entry.labels)
-    binding = found.binding
-    own_waypoint = binding.key if binding is not None and binding.reason is None else ""
     ports = dict(endpoint.ports)
     return WorkloadKey(
         uid=f"{site.cluster_id}/networking.istio.io/ServiceEntry/{ref.namespace}/{ref.name}/{endpoint.address}",
@@ -206,11 +204,11 @@ def _endpoint_key(
         capacity=endpoint.weight,
         locality=parse_locality(endpoint.locality),
         network_gateway=_gateway(network, site, read),
-        waypoint=binding.destination if binding is not None else None,
-        tunnel=found.tunnel,
+        waypoint=binding.destination,
+        tunnel=binding.tunnel,
         services=tuple((record.key, _ports(record, ports)) for record in records),
         service_keys=tuple(record.key for record in records),
-        policies=_policies(selection, records, own_waypoint, site, read),
+        policies=_policies(selection, records, binding.waypoint_key, site, read),
     )
 
 

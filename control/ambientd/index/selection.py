@@ -85,14 +85,12 @@ def _gather_selection(key: tuple[str, Labels], read: Reader) -> Selection:
     policies = authorization.gather_listed(namespace, labels, mesh, read)
     mode = peers.gather_listed(namespace, labels, mesh, read)
     found = workload_binding(namespace, labels, read)
-    binding = found.binding
-    is_bound = binding is not None and binding.reason is None
     return Selection(
         services=tuple(services),
         service_keys=tuple(record.key for record in services),
         policies=policies if mode is None else (*policies, mode),
-        waypoint=binding.destination if binding is not None else None,
-        waypoint_key=binding.key if binding is not None and is_bound and mesh.rules.auto_allow_waypoints else "",
+        waypoint=found.destination,
+        waypoint_key=found.waypoint_key if mesh.rules.auto_allow_waypoints else "",
         tunnel=found.tunnel,
     )
 

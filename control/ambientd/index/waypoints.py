@@ -203,6 +203,15 @@ class WorkloadBinding(Struct, frozen=True, gc=False):
     tunnel: InboundBinding | None
     """Set for instances of a waypoint with an inbound binding."""
 
+    @property
+    def destination(self) -> Destination | None:
+        return None if self.binding is None else self.binding.destination
+
+    @property
+    def waypoint_key(self) -> str:
+        """Of the waypoint that is bound; empty without one."""
+        return self.binding.key if self.binding is not None and self.binding.reason is None else ""
+
 
 UNBOUND = WorkloadBinding(None, None)
 
