@@ -133,6 +133,7 @@ def convert(key: PolicyKey) -> Conversion:
     if key.action not in ("ALLOW", "DENY"):
         return _withheld(key, Verdict.ACTION, faults)
     run = Run(key.namespace, key.action == "ALLOW", faults)
+    unsupported = unsupported_attributes(key.rules)
     converted = [_group(rule, f"spec.rules[{number}]", run) for number, rule in enumerate(key.rules)]
     groups = [group for group in converted if group is not None]
     if not key.rules and not run.is_allow:
@@ -147,7 +148,7 @@ def convert(key: PolicyKey) -> Conversion:
     )
     return Conversion(
         policy=render_policy(authorization),
-        verdict=_verdict_on(key, _verdict(groups, key), unsupported_attributes(key.rules)),
+        verdict=_verdict_on(key, _verdict(groups, key.action, unsupported), unsupported),
         faults=_bounded(faults),
     )
 
@@ -208,10 +209,10 @@ def _withheld(key: PolicyKey, verdict: Verdict, faults: list[Fault]) -> Conversi
     return Conversion(policy=None, verdict=_verdict_on(key, verdict, ()), faults=tuple(faults))
 
 
-def _verdict(groups: Sequence[Group], key: PolicyKey) -> Verdict:
-    if not unsupported_attributes(key.rules):
+def _verdict(groups: Sequence[Group], action: str, unsupported: tuple[str, ...]) -> Verdict:
+    if not unsupported:
         return Verdict.ACCEPTED
-    if key.action == "ALLOW":
+    if action == "ALLOW":
         return Verdict.ALLOW_OMITTED
     return Verdict.DENY_PARTIAL if any(map(_is_effective, groups)) else Verdict.DENY_INERT
 

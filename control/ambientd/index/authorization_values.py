@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.empty_pb2 import Empty
 from msgspec import Struct
@@ -13,6 +13,8 @@ from msgspec import Struct
 from ambientd.index.ips import parse_cidr, parse_ip
 from ambientd.resources.faults import Fault, quote
 from ambientd_api.security_pb2 import Address, ServiceAccountMatch, StringMatch
+
+T = TypeVar("T")
 
 _PORT = re.compile("0*([0-9]{1,5})")
 _PORT_MAX: Final = 65535
@@ -101,25 +103,23 @@ def accounts(values: Sequence[str], at: str, run: Run) -> list[ServiceAccountMat
 
 
 def addresses(values: Sequence[str], at: str, run: Run) -> list[Address]:
-    blocks = []
-    for number, value in enumerate(values):
-        block = parse_block(value)
-        if block is None:
-            _drop(f"{at}[{number}]", "must be an IP address or a CIDR", value, run)
-        else:
-            blocks.append(Address(address=block[0], length=block[1]))
-    return blocks
+    blocks = _parsed(values, at, parse_block, "must be an IP address or a CIDR", run)
+    return [Address(address=raw, length=length) for raw, length in blocks]
 
 
 def ports(values: Sequence[str], at: str, run: Run) -> list[int]:
-    numbers = []
+    return _parsed(values, at, parse_port, f"must be a port number up to {_PORT_MAX}", run)
+
+
+def _parsed(values: Sequence[str], at: str, parse: Callable[[str], T | None], rule: str, run: Run) -> list[T]:
+    parsed = []
     for number, value in enumerate(values):
-        port = parse_port(value)
-        if port is None:
-            _drop(f"{at}[{number}]", f"must be a port number up to {_PORT_MAX}", value, run)
+        found = parse(value)
+        if found is None:
+            _drop(f"{at}[{number}]", rule, value, run)
         else:
-            numbers.append(port)
-    return numbers
+            parsed.append(found)
+    return parsed
 
 
 def _drop(at: str, rule: str, value: str, run: Run) -> None:
