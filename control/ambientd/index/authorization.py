@@ -14,6 +14,7 @@ from ambientd.index.inputs import AUTHORIZATION_POLICIES
 from ambientd.index.mesh import MeshView, in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.rendered import RenderedPolicy
+from ambientd.index.selectors import Pair, by_first_pair, selecting
 from ambientd.resources.faults import Fault
 from ambientd.resources.ref import Labels, Ref, label
 from ambientd.resources.security import AuthorizationPolicy
@@ -99,10 +100,9 @@ RECORDS: Derived[Ref, PolicyRecord] = derive("authorization records", CONVERSION
 SELECTORS_BY_NAMESPACE: Index[str, PolicyRecord] = Index(
     "authorization selectors by namespace", RECORDS, lambda record: (record.namespace,)
 )
-SELECTORS_BY_PAIR: Index[tuple[str, str, str], PolicyRecord] = Index(
-    "authorization selectors by pair", RECORDS, lambda record: ((record.namespace, *record.selector[0]),)
+SELECTORS_BY_PAIR: Index[tuple[str, Pair], PolicyRecord] = Index(
+    "authorization selectors by pair", RECORDS, by_first_pair
 )
-"""By namespace and the first pair of the selector: whoever has all pairs has the first one."""
 
 DECLARATIONS = (
     CONVERSIONS,
@@ -119,13 +119,6 @@ def gather_listed(namespace: str, labels: Labels, mesh: MeshView, read: Reader) 
     """Names of the selector policies that a workload with these labels lists, sorted (policies.md 7, part 1). Labels
     that no selector of the namespace or the root namespace uses make no difference."""
     namespaces = (namespace,) if namespace == mesh.root_namespace else (namespace, mesh.root_namespace)
-    held = frozenset(labels)
     return tuple(
-        sorted(
-            record.name
-            for within in namespaces
-            for key, value in labels
-            for record in read.under(SELECTORS_BY_PAIR, (within, key, value))
-            if held.issuperset(record.selector)
-        )
+        sorted(record.name for within in namespaces for record in selecting(SELECTORS_BY_PAIR, within, labels, read))
     )

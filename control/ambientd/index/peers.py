@@ -17,6 +17,7 @@ from ambientd.index.inputs import PEER_AUTHENTICATIONS
 from ambientd.index.mesh import MeshView, in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.rendered import RenderedPolicy, render_policy
+from ambientd.index.selectors import Pair, by_first_pair, selecting
 from ambientd.resources.faults import Fault
 from ambientd.resources.ref import Labels, Ref
 from ambientd.resources.security import PeerAuthentication
@@ -163,10 +164,9 @@ SELECTORS: Derived[Ref, SelectorRecord] = derive("peer authentication selectors"
 SELECTORS_BY_NAMESPACE: Index[str, SelectorRecord] = Index(
     "peer authentication selectors by namespace", SELECTORS, lambda record: (record.namespace,)
 )
-SELECTORS_BY_PAIR: Index[tuple[str, str, str], SelectorRecord] = Index(
-    "peer authentication selectors by pair", SELECTORS, lambda record: ((record.namespace, *record.selector[0]),)
+SELECTORS_BY_PAIR: Index[tuple[str, Pair], SelectorRecord] = Index(
+    "peer authentication selectors by pair", SELECTORS, by_first_pair
 )
-"""By namespace and the first pair of the selector: whoever has all pairs has the first one."""
 
 
 # What is served.
@@ -334,7 +334,10 @@ DECLARATIONS = (
 
 def gather_listed(namespace: str, labels: Labels, mesh: MeshView, read: Reader) -> str | None:
     """The one policy that a workload with these labels lists for its mTLS modes, or none (policies.md 6.6)."""
-    applying = None if namespace == mesh.root_namespace else _oldest_selecting(namespace, labels, read)
+    applying = None
+    if namespace != mesh.root_namespace:
+        selected_by = selecting(SELECTORS_BY_PAIR, namespace, labels, read)
+        applying = min(selected_by, key=lambda record: (record.created, record.name), default=None)
     mode = "UNSET" if applying is None else applying.mode
     # A mode of one's own makes the levels above irrelevant, and then they are not read.
     is_parent_strict = mode == "UNSET" and _is_parent_strict(namespace, read)
@@ -343,14 +346,3 @@ def gather_listed(namespace: str, labels: Labels, mesh: MeshView, read: Reader) 
     if is_base_strict(mode, is_parent_strict):
         return f"{mesh.root_namespace}/{STATIC_NAME}"
     return None
-
-
-def _oldest_selecting(namespace: str, labels: Labels, read: Reader) -> SelectorRecord | None:
-    held = frozenset(labels)
-    applying = [
-        record
-        for key, value in labels
-        for record in read.under(SELECTORS_BY_PAIR, (namespace, key, value))
-        if held.issuperset(record.selector)
-    ]
-    return min(applying, key=lambda record: (record.created, record.name), default=None)

@@ -10,12 +10,12 @@ from ambientd.index.declarations import Derived, Reader, on_demand
 from ambientd.index.mesh import mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.networks import Destination
+from ambientd.index.selectors import Pair, selecting
 from ambientd.index.service_records import (
     ENTRIES_BY_FIRST_PAIR,
     ENTRY_PAIRS_BY_NAMESPACE,
     SERVICE_PAIRS_BY_NAMESPACE,
     SERVICES_BY_FIRST_PAIR,
-    Pair,
     ServiceRecord,
 )
 from ambientd.index.waypoints import BINDING_LABELS, InboundBinding, workload_binding
@@ -73,13 +73,10 @@ def project(labels: Labels, pairs: Pairs) -> Labels:
 def _gather_selection(key: tuple[str, Labels], read: Reader) -> Selection:
     namespace, labels = key
     mesh = mesh_of(read)
-    held = frozenset(labels)
     services = [
         record
-        for pair in labels
         for index in (SERVICES_BY_FIRST_PAIR, ENTRIES_BY_FIRST_PAIR)
-        for record in read.under(index, (namespace, pair))
-        if held.issuperset(record.selector)
+        for record in selecting(index, namespace, labels, read)
     ]
     services.sort(key=_key)
     policies = authorization.gather_listed(namespace, labels, mesh, read)

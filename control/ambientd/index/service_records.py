@@ -12,6 +12,7 @@ from ambientd.index.inputs import SERVICE_ENTRIES, SERVICES
 from ambientd.index.ips import masked, parse_cidr, parse_ip
 from ambientd.index.mesh import in_revision, mesh_of
 from ambientd.index.namespaces import is_discovered, namespace_of
+from ambientd.index.selectors import Pair, by_first_pair
 from ambientd.index.waypoints import ServiceBinding, bind_service
 from ambientd.resources.core import Service
 from ambientd.resources.mesh import ServiceEntryVisibility
@@ -281,23 +282,15 @@ ENTRY_RECORDS: Derived[tuple[Ref, str], ServiceRecord] = derive(
 """By Ref of the ServiceEntry, and host: those that won."""
 
 
-Pair = tuple[str, str]
-
-
-def _first_pair(record: ServiceRecord) -> Iterable[tuple[str, Pair]]:
-    return ((record.namespace, record.selector[0]),) if record.selector else ()
-
-
 def _pairs(record: ServiceRecord) -> Iterable[tuple[str, Pair]]:
     return ((record.namespace, pair) for pair in record.selector)
 
 
 SERVICES_BY_FIRST_PAIR: Index[tuple[str, Pair], ServiceRecord] = Index(
-    "services by first selector pair", SERVICE_RECORDS, _first_pair
+    "services by first selector pair", SERVICE_RECORDS, by_first_pair
 )
-"""By namespace and the first pair of the selector: where a selection looks."""
 ENTRIES_BY_FIRST_PAIR: Index[tuple[str, Pair], ServiceRecord] = Index(
-    "service entries by first selector pair", ENTRY_RECORDS, _first_pair
+    "service entries by first selector pair", ENTRY_RECORDS, by_first_pair
 )
 _SERVICES_BY_PAIR: Index[tuple[str, Pair], ServiceRecord] = Index("services by selector pair", SERVICE_RECORDS, _pairs)
 _ENTRIES_BY_PAIR: Index[tuple[str, Pair], ServiceRecord] = Index(
