@@ -71,21 +71,18 @@ class Graph:
     def _declare(self, declaration: Collection[Any, Any] | Index[Any, Any]) -> None:
         if declaration in self._nodes:
             return
+        if isinstance(declaration, Index | Derived) and declaration.over is not None:
+            self._declare(declaration.over)
         node: Table
         number = len(self._numbered)
         if isinstance(declaration, Source):
             node = SourceTable(number, declaration)
         elif isinstance(declaration, Index):
-            self._declare(declaration.over)
-            number = len(self._numbered)
             over = cast("SourceTable | DerivedTable", self._nodes[declaration.over])
             node = IndexTable(number, declaration, over)
             over.indices.append(node)
         else:
             derived = cast("Derived[Any, Any]", declaration)
-            if derived.over is not None:
-                self._declare(derived.over)
-                number = len(self._numbered)
             node = DerivedTable(number, derived, rank=len(self._derived))
             if derived.over is not None:
                 node.base = self._nodes[derived.over]
