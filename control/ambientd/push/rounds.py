@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy, version_of
 from ambientd.push.frames import ADDRESS, AUTHORIZATION, encode_frame, encode_response, listing
 from ambientd.push.moves import AddressMove, Moves, namespace_of
-from ambientd.push.transitions import WORKLOAD_SELECTOR, Judge, When, extra_listing, plan_policies
+from ambientd.push.transitions import Judge, Plan, When, extra_listing, plan_policies
 from ambientd.push.views import PolicyState, Seq
-from ambientd_api import security_pb2
-from ambientd_api.security_pb2 import Authorization, Group
+from ambientd_api.security_pb2 import DENY, GLOBAL, WORKLOAD_SELECTOR, Authorization, Group
 
 T = TypeVar("T")
 
@@ -30,8 +29,8 @@ cannot stand in a Kubernetes name, so it clashes with nobody's."""
 _HOLD_BODY = Authorization(
     name="ambientd_hold",
     namespace="istio-system",
-    scope=security_pb2.WORKLOAD_SELECTOR,
-    action=security_pb2.DENY,
+    scope=WORKLOAD_SELECTOR,
+    action=DENY,
     groups=[Group()],
 ).SerializeToString(deterministic=True)
 
@@ -117,7 +116,7 @@ class Message(Struct):
 def arrange(moves: Moves) -> Generator[None, None, list[Message]]:
     """The messages of a round, in order; none of them is empty, except what is owed."""
     plan = plan_policies(moves.policies)
-    judge = _judge(moves) if plan.main else None
+    judge = _judge(moves, plan) if plan.main else None
     before, after = Message(ADDRESS, [], []), Message(ADDRESS, [], [])
     is_held = False
     for at, move in enumerate(moves.addresses):
@@ -184,7 +183,7 @@ def _listing_more(rendered: RenderedAddress, policies: Iterable[str]) -> Rendere
     return replace(rendered, body=body, version=version_of(body))
 
 
-def _judge(moves: Moves) -> Judge:
+def _judge(moves: Moves, plan: Plan) -> Judge:
     changed = {change.name for change in moves.policies}
     unchanged: dict[str, PolicyState] = {}
     scoped: dict[str, list[tuple[str, PolicyState]]] = {}
@@ -195,9 +194,9 @@ def _judge(moves: Moves) -> Judge:
             continue
         unchanged[entry.name] = state
         if state.scope != WORKLOAD_SELECTOR:
-            is_global = state.scope == 0
+            is_global = state.scope == GLOBAL
             (everywhere if is_global else scoped.setdefault(namespace_of(entry.name), [])).append((entry.name, state))
-    return Judge(plan_policies(moves.policies), unchanged.get, lambda namespace: everywhere + scoped.get(namespace, []))
+    return Judge(plan, unchanged.get, lambda namespace: everywhere + scoped.get(namespace, []))
 
 
 def _when(judge: Judge, move: AddressMove) -> When:

@@ -20,9 +20,7 @@ from enum import Enum, auto
 from msgspec import Struct
 
 from ambientd.push.views import PolicyState
-
-GLOBAL, NAMESPACE, WORKLOAD_SELECTOR = 0, 1, 2
-ALLOW, DENY = 0, 1
+from ambientd_api.security_pb2 import DENY, GLOBAL, NAMESPACE, WORKLOAD_SELECTOR
 
 
 class Unknown(Enum):
