@@ -13,7 +13,7 @@ from ambientd.index.graph import Graph
 from ambientd.index.rendered import Rendered
 from ambientd.push.feed import Feed
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
-from ambientd.push.views import Entry, View
+from ambientd.push.views import View
 
 Outputs = Sequence[Derived[Any, Any]]
 
@@ -60,11 +60,11 @@ class FeedAudit:
                 rendered = self._graph.get(output, key)
                 if rendered is not None:
                     given.add(rendered.name)
-                    self._check(type_url, rendered.name, view.get(rendered.name), rendered)
+                    self._check(type_url, rendered.name, view.rendered(rendered.name), rendered)
                 yield
         for name in names:
             if name not in given:
-                self._check(type_url, name, view.get(name), self._given(type_url, name))
+                self._check(type_url, name, view.rendered(name), self._given(type_url, name))
             yield
 
     def _given(self, type_url: str, name: str) -> Rendered | None:
@@ -72,8 +72,7 @@ class FeedAudit:
         items = (item for output in self._outputs[type_url] for _, item in self._graph.items(output))
         return next((item for item in items if item.name == name), None)
 
-    def _check(self, type_url: str, name: str, entry: Entry[Any] | None, wanted: Rendered | None) -> None:
-        held = None if entry is None else entry.rendered
+    def _check(self, type_url: str, name: str, held: Rendered | None, wanted: Rendered | None) -> None:
         self.checked += 1
         if held is not wanted and held != wanted:
             self._found.append(Finding(type_url, name, held, wanted))
@@ -84,19 +83,18 @@ class FeedAudit:
         if directory is None:
             return
         for name in view.names():
-            entry = view.get(name)
-            if entry is not None and entry.rendered is not None:
+            rendered = view.rendered(name)
+            if rendered is not None:
                 self.checked += 1
-                if not directory.lists(entry.rendered):
-                    self._misfiled(name, entry.rendered, is_held=False)
-                    directory.update(None, entry.rendered)
+                if not directory.lists(rendered):
+                    self._misfiled(name, rendered, is_held=False)
+                    directory.update(None, rendered)
             yield
         for stray in directory.strays(view):
             self.checked += 1
             if stray is not None:
                 _, name = stray
-                entry = view.get(name)
-                self._misfiled(name, None if entry is None else entry.rendered, is_held=True)
+                self._misfiled(name, view.rendered(name), is_held=True)
             yield
 
     def _misfiled(self, name: str, rendered: Rendered | None, *, is_held: bool) -> None:

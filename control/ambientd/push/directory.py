@@ -62,8 +62,7 @@ class Directory:
         for table in (self._workloads_by_alias, self._services_by_alias, self._members, self._by_node):
             for key in list(table):
                 for name in list(table.get(key, ())):
-                    entry = view.get(name)
-                    rendered = None if entry is None else entry.rendered
+                    rendered = view.rendered(name)
                     if rendered is not None and any(t is table and k == key for t, k in self._places(rendered)):
                         yield None
                         continue
@@ -79,8 +78,8 @@ class Directory:
     def find(self, key: str, view: View[RenderedAddress]) -> list[str]:
         """Primary names of what a key stands for: a workload by uid; else workloads by network and address; else a
         service by name or address, with all its workloads. Empty: nothing."""
-        entry = view.get(key)
-        if entry is not None and entry.rendered is not None and entry.rendered.is_workload:
+        named = view.rendered(key)
+        if named is not None and named.is_workload:
             return [key]
         if "/" not in key:
             return []
@@ -88,7 +87,7 @@ class Directory:
         workloads = self._workloads_by_alias.get(canonical)
         if workloads:
             return sorted(workloads)
-        if entry is not None and entry.rendered is not None:
+        if named is not None:
             return [key, *self.members(key)]
         services = sorted(
             self._services_by_alias.get(canonical, ()), key=lambda name: (not _is_canonical(view, name), name)
@@ -143,5 +142,5 @@ def base_address(alias: str) -> str:
 
 
 def _is_canonical(view: View[RenderedAddress], name: str) -> bool:
-    entry = view.get(name)
-    return entry is not None and entry.rendered is not None and entry.rendered.is_canonical
+    rendered = view.rendered(name)
+    return rendered is not None and rendered.is_canonical

@@ -48,7 +48,7 @@ class Interest:
             standing = directory.find(key, view)
             self._keys[canonical_key(key)] = None
             names.update(dict.fromkeys(standing))
-            if not standing or (self._wakes_by_removal and key not in standing and not _is_served(view, key)):
+            if not standing or (self._wakes_by_removal and key not in standing and view.rendered(key) is None):
                 found.missed.append(key)
         if self.node:
             names.update(dict.fromkeys(name for name in directory.on_node(self.node) if name not in self.held))
@@ -137,18 +137,11 @@ class Interest:
         waiting = list(seen)
         found: dict[str, None] = {}
         while waiting:
-            entry = view.get(waiting.pop())
-            if entry is None or entry.rendered is None:
-                continue
-            for reference in entry.rendered.references:
+            rendered = view.rendered(waiting.pop())
+            for reference in () if rendered is None else rendered.references:
                 self._keys[canonical_key(reference)] = None
                 for name in directory.find(reference, view):
                     if name not in seen:
                         seen[name] = found[name] = None
                         waiting.append(name)
         return found
-
-
-def _is_served(view: View[RenderedAddress], name: str) -> bool:
-    entry = view.get(name)
-    return entry is not None and entry.rendered is not None

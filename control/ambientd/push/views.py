@@ -87,6 +87,11 @@ class View(Generic[R]):
     def get(self, name: str) -> Entry[R] | None:
         return self._layer.get(name) or self._table.get(name)
 
+    def rendered(self, name: str) -> R | None:
+        """What is served under a name; None: nothing."""
+        entry = self.get(name)
+        return None if entry is None else entry.rendered
+
     def entries(self) -> list[Entry[R]]:
         """Every entry, tombstones included; a copy, so that it can be worked through in steps."""
         if not self._layer:
