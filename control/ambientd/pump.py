@@ -8,16 +8,16 @@ import asyncio
 import gc
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from ambientd.index.declarations import Derived
 from ambientd.index.graph import Transaction
-from ambientd.index.rendered import Rendered
 from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
 from ambientd.push.feed import Feed
+from ambientd.push.views import Changes, R
 from ambientd.resources.events import Absent, Delete, Event, Invalid, Put, Replace, Synced
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import Ref
@@ -166,12 +166,11 @@ def compacted(events: Iterable[Event]) -> list[Event]:
 
 def changes_of_outputs(
     transaction: Transaction,
-    outputs: Sequence[Derived[Any, Any]],
-) -> Iterator[tuple[str, Rendered | None]]:
+    outputs: Sequence[Derived[Any, R]],
+) -> Changes[R]:
     """What a transaction changes in the outputs, by primary name."""
     for output in outputs:
-        changed: Iterator[tuple[Any, Rendered | None, Rendered | None]] = transaction.changed(output)
-        for _, old, new in changed:
+        for _, old, new in transaction.changed(output):
             rendered = new if new is not None else old
             assert rendered is not None
             if new is not None and old is not None and old.name != new.name:

@@ -152,16 +152,23 @@ class Mesh:
 
     def show(self, *put: Rendered, gone: Iterable[str] = ()) -> None:
         """One commit that is not folded in yet."""
-        changes: dict[str, list[tuple[str, Rendered | None]]] = {ADDRESS: [], AUTHORIZATION: []}
+        addresses: list[tuple[str, RenderedAddress | None]] = []
+        policies: list[tuple[str, RenderedPolicy | None]] = []
         for name in gone:
             type_url = next(url for url in TYPES if name in self.served[url])
             del self.served[type_url][name]
-            changes[type_url].append((name, None))
+            if type_url == ADDRESS:
+                addresses.append((name, None))
+            else:
+                policies.append((name, None))
         for rendered in put:
-            type_url = ADDRESS if isinstance(rendered, RenderedAddress) else AUTHORIZATION
-            self.served[type_url][rendered.name] = rendered
-            changes[type_url].append((rendered.name, rendered))
-        self.feed.commit(self.feed.stage(changes[ADDRESS], changes[AUTHORIZATION]).run())
+            if isinstance(rendered, RenderedAddress):
+                self.served[ADDRESS][rendered.name] = rendered
+                addresses.append((rendered.name, rendered))
+            else:
+                self.served[AUTHORIZATION][rendered.name] = rendered
+                policies.append((rendered.name, rendered))
+        self.feed.commit(self.feed.stage(addresses, policies).run())
 
     def versions(self, type_url: str) -> dict[str, str]:
         return {name: rendered.version for name, rendered in self.served[type_url].items()}

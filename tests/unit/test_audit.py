@@ -269,7 +269,7 @@ def test_an_entry_that_no_object_stands_for_is_found_and_removed(shop: Shop) -> 
 
 def test_a_repair_gives_way_to_a_change_of_the_same_commit(shop: Shop) -> None:
     shop.feed.addresses._table.pop(POD)
-    shop.feed.amend(ADDRESS, POD, shop.world.addresses()[POD])
+    shop.feed.addresses.amend(POD, shop.world.addresses()[POD])
     shop.commit(events(SHOP.replace("10.1.0.7", "10.1.0.8")))
     entry = shop.feed.addresses.get(POD)
     assert entry is not None

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.push.feed import Feed
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.ondemand import Interest
@@ -47,8 +48,8 @@ def test_a_staged_commit_is_seen_by_nobody_and_a_shown_one_by_everybody() -> Non
 def test_a_name_that_one_source_drops_and_another_takes_over_is_taken_over(is_dropped_first: bool) -> None:
     mesh = Mesh()
     mesh.change(pod("a/one"), policy("a/p"))
-    taken: list[tuple[str, Rendered | None]] = [(uid("a/one"), None), (uid("a/one"), pod("a/one", revision="2"))]
-    policies: list[tuple[str, Rendered | None]] = [("a/p", None), ("a/p", policy("a/p", port=2))]
+    taken: list[tuple[str, RenderedAddress | None]] = [(uid("a/one"), None), (uid("a/one"), pod("a/one", revision="2"))]
+    policies: list[tuple[str, RenderedPolicy | None]] = [("a/p", None), ("a/p", policy("a/p", port=2))]
     if not is_dropped_first:
         taken.reverse()
         policies.reverse()

@@ -10,22 +10,27 @@ from typing import Any
 from ambientd.index.audit import Finding
 from ambientd.index.declarations import Derived
 from ambientd.index.graph import Graph
-from ambientd.index.rendered import Rendered
+from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.push.feed import Feed
-from ambientd.push.frames import ADDRESS, AUTHORIZATION
-from ambientd.push.views import View
-
-Outputs = Sequence[Derived[Any, Any]]
+from ambientd.push.views import R, View
 
 
 class FeedAudit:
     """Rounds over one feed, without end."""
 
-    def __init__(self, feed: Feed, graph: Graph, *, addresses: Outputs, policies: Outputs) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        graph: Graph,
+        *,
+        addresses: Sequence[Derived[Any, RenderedAddress]],
+        policies: Sequence[Derived[Any, RenderedPolicy]],
+    ) -> None:
         """`addresses`, `policies`: the collections whose values the views show."""
         self._feed = feed
         self._graph = graph
-        self._outputs: dict[str, Outputs] = {ADDRESS: addresses, AUTHORIZATION: policies}
+        self._addresses = addresses
+        self._policies = policies
         self._work = self._round()
         self._found: list[Finding] = []
         self.checked = 0
@@ -47,36 +52,37 @@ class FeedAudit:
         return found
 
     def _round(self) -> Generator[None, None, None]:
-        yield from self._view(ADDRESS, self._feed.addresses)
-        yield from self._view(AUTHORIZATION, self._feed.policies)
+        yield from self._view(self._feed.addresses, self._addresses)
+        yield from self._view(self._feed.policies, self._policies)
         yield from self._directory()
 
-    def _view(self, type_url: str, view: View[Any]) -> Generator[None, None, None]:
+    def _view(self, view: View[R], outputs: Sequence[Derived[Any, R]]) -> Generator[None, None, None]:
         # Names first: one that is shown now and that no output gives hereafter is left over, unless it came anew.
         names = view.names()
         given: set[str] = set()
-        for output in self._outputs[type_url]:
+        for output in outputs:
             for key in self._graph.keys(output):
                 rendered = self._graph.get(output, key)
                 if rendered is not None:
                     given.add(rendered.name)
-                    self._check(type_url, rendered.name, view.rendered(rendered.name), rendered)
+                    self._check(view, rendered.name, rendered)
                 yield
         for name in names:
             if name not in given:
-                self._check(type_url, name, view.rendered(name), self._given(type_url, name))
+                self._check(view, name, self._given(outputs, name))
             yield
 
-    def _given(self, type_url: str, name: str) -> Rendered | None:
+    def _given(self, outputs: Sequence[Derived[Any, R]], name: str) -> R | None:
         """What the outputs give under a name; a scan, for the few whose entry may be wrong."""
-        items = (item for output in self._outputs[type_url] for _, item in self._graph.items(output))
+        items = (item for output in outputs for _, item in self._graph.items(output))
         return next((item for item in items if item.name == name), None)
 
-    def _check(self, type_url: str, name: str, held: Rendered | None, wanted: Rendered | None) -> None:
+    def _check(self, view: View[R], name: str, wanted: R | None) -> None:
+        held = view.rendered(name)
         self.checked += 1
         if held is not wanted and held != wanted:
-            self._found.append(Finding(type_url, name, held, wanted))
-            self._feed.amend(type_url, name, wanted)
+            self._found.append(Finding(view.type_url, name, held, wanted))
+            view.amend(name, wanted)
 
     def _directory(self) -> Generator[None, None, None]:
         view, directory = self._feed.addresses, self._feed.directory
@@ -97,7 +103,7 @@ class FeedAudit:
                 self._misfiled(name, view.rendered(name), is_held=True)
             yield
 
-    def _misfiled(self, name: str, rendered: Rendered | None, *, is_held: bool) -> None:
+    def _misfiled(self, name: str, rendered: RenderedAddress | None, *, is_held: bool) -> None:
         """Told to on-demand clients by showing the address again: they were answered from the directory."""
         self._found.append(Finding("directory", name, is_held, not is_held, "member"))
-        self._feed.amend(ADDRESS, name, rendered)
+        self._feed.addresses.amend(name, rendered)

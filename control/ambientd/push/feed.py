@@ -5,11 +5,11 @@ is remembered longer than somebody needs it. Must not know gRPC or the clock."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 
 from msgspec import Struct
 
-from ambientd.index.rendered import Rendered, RenderedAddress, RenderedPolicy
+from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.push.directory import Directory, Found
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.full import Buckets
@@ -27,13 +27,10 @@ from ambientd.push.moves import (
 )
 from ambientd.push.ondemand import Interest
 from ambientd.push.rounds import Job, Maker, Round, Steps, arrange, encode, split
-from ambientd.push.views import Entry, Seq, View
+from ambientd.push.views import Changes, Entry, R, Seq, View
 
 _SHARED_ROUNDS = 8
 """Rounds that are kept for other streams at the same position."""
-
-Changes = Iterable[tuple[str, RenderedAddress | RenderedPolicy | None]]
-"""Primary names with what is served under them now; None: nothing."""
 
 
 class Staged(Struct):
@@ -70,8 +67,6 @@ class Feed:
         self._directory: Directory | None = None
         self._building: Job[None]
         self._is_settled = True
-        self._amendments: dict[str, dict[str, Rendered | None]] = {ADDRESS: {}, AUTHORIZATION: {}}
-        """What the next commit corrects beside what changed."""
 
     # Committing.
 
@@ -85,49 +80,24 @@ class Feed:
         """Where on-demand clients' keys are looked up; None while nobody has asked for one, or it is being built."""
         return self._directory if self._directory is not None and self._building.is_done else None
 
-    def amend(self, type_url: str, name: str, rendered: Rendered | None) -> None:
-        """Has the next commit show this under a name, unless it changes the name itself: a repair (audit)."""
-        self._amendments[type_url][name] = rendered
-
-    def stage(self, address_changes: Changes, policy_changes: Changes) -> Job[Staged]:
+    def stage(self, address_changes: Changes[RenderedAddress], policy_changes: Changes[RenderedPolicy]) -> Job[Staged]:
         """Prepares the next commit. The former one must be settled. A name that one source drops and another one takes
         over in the same commit is taken over."""
         assert self._is_settled
         return Job(self._stage(address_changes, policy_changes))
 
-    def _stage(self, address_changes: Changes, policy_changes: Changes) -> Generator[None, None, Staged]:
+    def _stage(
+        self, address_changes: Changes[RenderedAddress], policy_changes: Changes[RenderedPolicy]
+    ) -> Generator[None, None, Staged]:
         seq, floor = self.head + 1, self.oldest_cursor()
         staged = Staged(seq, {}, {}, set(), {ADDRESS: set(), AUTHORIZATION: set()})
-        address_buckets, policy_buckets = staged.buckets[ADDRESS], staged.buckets[AUTHORIZATION]
-        for name, address in self._amended(ADDRESS, address_changes):
-            assert address is None or isinstance(address, RenderedAddress)
-            if address is None and name in staged.addresses:
-                continue
-            entry = self.addresses.staged(name, address, seq, floor)
-            if entry is not None:
-                staged.addresses[name] = entry
-                address_buckets.add(Buckets.of(name))
-                if address is not None and address.node and entry.since == seq:
-                    staged.nodes.add(address.node)
+        for entry in _stage_view(self.addresses, address_changes, seq, floor, staged.addresses, staged.buckets):
+            if entry is not None and entry.rendered is not None and entry.rendered.node and entry.since == seq:
+                staged.nodes.add(entry.rendered.node)
             yield
-        for name, policy in self._amended(AUTHORIZATION, policy_changes):
-            assert policy is None or isinstance(policy, RenderedPolicy)
-            if policy is None and name in staged.policies:
-                continue
-            policy_entry = self.policies.staged(name, policy, seq, floor)
-            if policy_entry is not None:
-                staged.policies[name] = policy_entry
-                policy_buckets.add(Buckets.of(name))
+        for _ in _stage_view(self.policies, policy_changes, seq, floor, staged.policies, staged.buckets):
             yield
         return staged
-
-    def _amended(self, type_url: str, changes: Changes) -> Changes:
-        amendments = self._amendments[type_url]
-        for name, rendered in changes:
-            amendments.pop(name, None)
-            yield name, rendered
-        while amendments:
-            yield amendments.popitem()
 
     def commit(self, staged: Staged) -> None:
         """Shows a staged commit to everybody, at once."""
@@ -350,3 +320,23 @@ class Feed:
         while not self._is_settled:
             yield True
         return self._directory
+
+
+def _stage_view(
+    view: View[R],
+    changes: Changes[R],
+    seq: Seq,
+    floor: Seq,
+    entries: dict[str, Entry[R]],
+    buckets: dict[str, set[int]],
+) -> Iterator[Entry[R] | None]:
+    """Stages the changes of one view, one at a time; what each of them makes, if anything."""
+    touched = buckets[view.type_url]
+    for name, rendered in view.amended(changes):
+        if rendered is None and name in entries:
+            continue
+        entry = view.staged(name, rendered, seq, floor)
+        if entry is not None:
+            entries[name] = entry
+            touched.add(Buckets.of(name))
+        yield entry

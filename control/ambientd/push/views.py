@@ -17,6 +17,10 @@ Seq = int
 R = TypeVar("R", RenderedAddress, RenderedPolicy)
 
 
+Changes = Iterable[tuple[str, R | None]]
+"""Primary names with what is served under them now; None: nothing."""
+
+
 class PolicyState(Struct, frozen=True, gc=False):
     """What a policy does, as far as verdicts depend on it."""
 
@@ -79,6 +83,8 @@ class View(Generic[R]):
         self._most_tombstones = most_tombstones
         self._recent: OrderedDict[tuple[str, str], State] = OrderedDict()
         self._most_recent = most_recent
+        self._amendments: dict[str, R | None] = {}
+        """What the next commit corrects beside what changed."""
         self.served = 0
         """How many names are served now."""
 
@@ -126,6 +132,18 @@ class View(Generic[R]):
         return self._recent.get((name, version))
 
     # Changing.
+
+    def amend(self, name: str, rendered: R | None) -> None:
+        """Has the next commit show this under a name, unless it changes the name itself: a repair (audit)."""
+        self._amendments[name] = rendered
+
+    def amended(self, changes: Changes[R]) -> Changes[R]:
+        """The changes, and after them the amendments."""
+        for name, rendered in changes:
+            self._amendments.pop(name, None)
+            yield name, rendered
+        while self._amendments:
+            yield self._amendments.popitem()
 
     def staged(self, name: str, rendered: R | None, seq: Seq, floor: Seq) -> Entry[R] | None:
         """The entry that this change makes; None when there is nothing to remove. `floor`: the oldest live cursor."""
