@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
 from ambientd.push.feed import Feed
-from ambientd.push.rounds import Part
+from ambientd.push.rounds import Job, Part
 from ambientd.push.views import BelowFloor
-from ambientd.slices import SLICE_S, in_slices, until
+from ambientd.slices import in_slices
 from ambientd.xds.authentication import mismatch
 from ambientd.xds.node import Node
 from ambientd.xds.protocol import (
@@ -84,6 +84,10 @@ class Guard(Struct, frozen=True):
     """The node must be that of the caller (xds.md 3.4)."""
     ztunnel_accounts: frozenset[tuple[str, str]] = frozenset()
     """Namespace and account of ztunnels; others that call themselves so are served and told of. Empty: unknown."""
+
+
+OPEN = Guard()
+"""Anybody is served."""
 
 
 class TypeStatus(Struct):
@@ -256,7 +260,7 @@ class Service:
         self._write_deadline_s = write_deadline_s
         self._numbers = itertools.count(1)
 
-    def handlers(self, guard: Guard = Guard()) -> grpc.GenericRpcHandler[Any, Any]:  # noqa: B008 - it is frozen
+    def handlers(self, guard: Guard = OPEN) -> grpc.GenericRpcHandler[Any, Any]:
         """For one listener."""
 
         async def delta(_: object, context: Context) -> None:
@@ -286,7 +290,6 @@ class Service:
             log.error("a caller could not be authenticated", peer=context.peer(), reason=error.reason)
             code, message = grpc.StatusCode.UNAVAILABLE, "authentication is not possible now"
         await context.abort(code, message)
-        raise AssertionError("abort raises")
 
     async def _state_of_the_world(self, guard: Guard, context: Context) -> None:
         """Workload types make no sense without removals, and no other type is served yet (xds.md 9)."""
@@ -361,19 +364,12 @@ class Service:
             connection.converging_from_s = None
 
     async def _parsed(self, raw: bytes, context: Context) -> Request:
-        parsing = parse(raw)
+        parsing = Job(parse(raw))
         try:
-            while True:
-                enough = until(time.perf_counter() + SLICE_S)
-                while not enough():
-                    next(parsing)
-                await asyncio.sleep(0)
-        except StopIteration as stop:
-            request: Request = stop.value
-            return request
+            await in_slices(parsing.step)
         except Malformed as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"grpc: failed to unmarshal the received message: {error}")
-            raise AssertionError("abort raises") from error
+        return parsing.result
 
     async def _take(self, connection: Connection, guard: Guard, request: Request, context: Context) -> None:
         self._observer.requested(request)
