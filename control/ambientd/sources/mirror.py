@@ -169,8 +169,6 @@ class Mirror:
         if head is None:
             return None
         ref, version = head
-        if self._is_repeated(ref, version):
-            return None
         before = self.version
         self._advance(version)
         self._last = _Seen(ref, version, before)
@@ -185,8 +183,6 @@ class Mirror:
         if head is None:
             return None
         ref, version = head
-        if self._is_repeated(ref, version):
-            return None
         self._last = _Seen(ref, version, self.version)
         # The version of a deletion is that of the deletion; some servers tell the object's last one, and that is no
         # step back.
@@ -195,12 +191,14 @@ class Mirror:
         return Delete(ref, version, seen_s) if self._held.pop(ref, None) is not None else None
 
     def _head(self, raw: bytes) -> tuple[Ref, str] | None:
+        """Whose event it is, and which; None where nothing follows from it. Raises Relist."""
         try:
             ref, version = decode_head(raw, self.kind, self.cluster)
         except Undecodable:
             self.nameless += 1
             return None
-        return ref, version or self.version
+        version = version or self.version
+        return None if self._is_repeated(ref, version) else (ref, version)
 
 
 class Listing:
