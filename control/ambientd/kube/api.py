@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
+from msgspec import Struct
 
 from ambientd.kube.access import Origin
 from ambientd.kube.credentials import Credentials, Secured
@@ -34,6 +35,20 @@ _SILENCE_S = 30.0
 _ANSWER_S = 120.0
 """How long a whole answer may take; the server itself gives up after 60 s."""
 _BUFFER_BYTES = 256 * 1024
+
+
+class _Ask(Struct, frozen=True):
+    """One request, without our credentials."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str] | None
+    limits: aiohttp.ClientTimeout
+    body: bytes | None = None
+    """JSON."""
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
 
 
 class Api:
@@ -79,19 +94,16 @@ class Api:
         *,
         urgency: Urgency,
         body: bytes | None = None,
-        content_type: str = "application/json",
     ) -> bytes:
-        """The body of a successful answer to any request. Raises ApiError."""
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = content_type
+        """The body of a successful answer to any request, whose own is JSON. Raises ApiError."""
         limits = aiohttp.ClientTimeout(total=_ANSWER_S, connect=_CONNECT_S, sock_read=_SILENCE_S)
+        ask = _Ask(method, path, parameters, limits, body)
         async with self._turns.turn(urgency):
-            response = await self._open(method, path, parameters, headers, body, limits)
+            response = await self._open(ask)
             try:
                 return await response.read()
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise Unreachable(f"{method} {path}: the answer broke off: {_words(error)}") from error
+                raise Unreachable(f"{ask}: the answer broke off: {_words(error)}") from error
             finally:
                 response.release()
 
@@ -99,13 +111,14 @@ class Api:
     async def stream(self, path: str, parameters: Mapping[str, str]) -> AsyncIterator[Read]:
         """An answer that goes on, read piece by piece. Raises ApiError; once it goes on, only Unreachable."""
         limits = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S, sock_read=None)
+        ask = _Ask("GET", path, parameters, limits)
         async with self._turns.turn(Urgency.WATCH):
             try:
                 # A server that accepts and then says nothing must not hold the turn for ever.
                 async with asyncio.timeout(_SILENCE_S):
-                    response = await self._open("GET", path, parameters, {"Accept": "application/json"}, None, limits)
+                    response = await self._open(ask)
             except TimeoutError:
-                raise Unreachable(f"GET {path}: no answer for {_SILENCE_S:g} s; is the API server well?") from None
+                raise Unreachable(f"{ask}: no answer for {_SILENCE_S:g} s; is the API server well?") from None
         try:
 
             async def read(wait_s: float) -> bytes:
@@ -113,79 +126,65 @@ class Api:
                     async with asyncio.timeout(wait_s):
                         return await response.content.readany()
                 except TimeoutError:
-                    raise Unreachable(f"GET {path}: nothing came for {wait_s:g} s, so the connection is cut") from None
+                    raise Unreachable(f"{ask}: nothing came for {wait_s:g} s, so the connection is cut") from None
                 except (aiohttp.ClientError, OSError) as error:
-                    raise Unreachable(f"GET {path}: the answer broke off: {_words(error)}") from error
+                    raise Unreachable(f"{ask}: the answer broke off: {_words(error)}") from error
 
             yield read
         finally:
             # Closed and not read to the end: a watch has none.
             response.close()
 
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        parameters: Mapping[str, str] | None,
-        headers: dict[str, str],
-        body: bytes | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    async def _open(self, ask: _Ask) -> aiohttp.ClientResponse:
         """A successful response, not read yet; asked for a second time with other credentials, if the first were
         refused. Whoever gets it closes it."""
         secured = await self.credentials.current()
-        response = await self._request(secured, method, path, parameters, headers, body, limits)
+        response = await self._request(secured, ask)
         try:
             if response.status == 401:
                 renewed = await self.credentials.renew(secured)
                 if renewed is not secured:
                     response.release()
-                    response = await self._request(renewed, method, path, parameters, headers, body, limits)
+                    response = await self._request(renewed, ask)
             if 200 <= response.status < 300:
                 return response
             raw = await response.content.read(64 * 1024)
-            error = error_of(f"{method} {path}", raw, response.status, response.headers.get("Retry-After", ""))
+            error = error_of(str(ask), raw, response.status, response.headers.get("Retry-After", ""))
         except (aiohttp.ClientError, TimeoutError, OSError) as broken:
             response.close()
-            raise _unanswered(secured, self.credentials.origin, f"{method} {path}", broken) from broken
+            raise _unanswered(secured, self.credentials.origin, ask, broken) from broken
         except BaseException:
             response.close()
             raise
         response.release()
         raise error
 
-    async def _request(
-        self,
-        secured: Secured,
-        method: str,
-        path: str,
-        parameters: Mapping[str, str] | None,
-        headers: dict[str, str],
-        body: bytes | None,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
+    async def _request(self, secured: Secured, ask: _Ask) -> aiohttp.ClientResponse:
         assert self._session is not None
         access = secured.access
+        headers = {"Accept": "application/json"}
+        if ask.body is not None:
+            headers["Content-Type"] = "application/json"
         if access.authorization:
-            headers = {**headers, "Authorization": access.authorization}
+            headers["Authorization"] = access.authorization
         try:
             return await self._session.request(
-                method,
-                access.server + path,
-                params=parameters,
+                ask.method,
+                access.server + ask.path,
+                params=ask.parameters,
                 headers=headers,
-                data=body,
-                timeout=limits,
+                data=ask.body,
+                timeout=ask.limits,
                 allow_redirects=False,
                 ssl=secured.context if secured.context is not None else True,
                 server_hostname=access.server_name or None,
                 proxy=access.proxy or None,
             )
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise _unanswered(secured, self.credentials.origin, f"{method} {path}", error) from error
+            raise _unanswered(secured, self.credentials.origin, ask, error) from error
 
 
-def _unanswered(secured: Secured, origin: Origin, what: str, error: Exception) -> ApiError:
+def _unanswered(secured: Secured, origin: Origin, ask: _Ask, error: Exception) -> ApiError:
     server = secured.access.server
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Distrusted(
@@ -195,7 +194,7 @@ def _unanswered(secured: Secured, origin: Origin, what: str, error: Exception) -
         return Unreachable(
             f"{server} cannot be reached: {_words(error)}; check the address in {origin}, the network and the server"
         )
-    return Unreachable(f"{what}: no answer: {_words(error)}; check that {server} is an API server, and is well")
+    return Unreachable(f"{ask}: no answer: {_words(error)}; check that {server} is an API server, and is well")
 
 
 def _words(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -138,22 +139,18 @@ async def _in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    def settle(tell: Callable[[], None]) -> None:
+        if not done.done():
+            tell()
 
     def run() -> None:
-        result, failure = None, None
         try:
-            result = work()
+            tell = partial(done.set_result, work())
         except BaseException as error:
-            failure = error
+            # Whatever it is, somebody waits for an answer.
+            tell = partial(done.set_exception, error)
         try:
-            loop.call_soon_threadsafe(settle, result, failure)
+            loop.call_soon_threadsafe(settle, tell)
         except RuntimeError:
             # The loop has ended, and nobody waits any more.
             pass
