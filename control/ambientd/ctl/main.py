@@ -8,7 +8,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -44,6 +44,10 @@ class Subject(StrEnum):
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How to print.")]
+ConfigDirOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Answer from this folder of manifests, without a server.")
+]
+DebugUrlOption = Annotated[str, typer.Option(metavar="URL", help="Monitoring port of a running server.")]
 
 
 @cli.command()
@@ -114,10 +118,8 @@ def watch(
 @cli.command()
 def get(
     subject: Annotated[Subject, typer.Argument(help="What to print.")],
-    config_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Answer from this folder of manifests, without a server.")
-    ] = None,
-    debug_url: Annotated[str, typer.Option(metavar="URL", help="Monitoring port of a running server.")] = DEFAULT_URL,
+    config_dir: ConfigDirOption = None,
+    debug_url: DebugUrlOption = DEFAULT_URL,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only what is in this namespace.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -140,17 +142,22 @@ def _print(subject: Subject, state: Snapshot, namespace: str, output: Output) ->
     chosen = [item for item in everything if not namespace or item.get("namespace") == namespace]
     if subject is not Subject.PROBLEMS:
         chosen.sort(key=lambda item: (item.get("namespace", ""), item.get("name", "")))
-    match output:
-        case Output.JSON:
-            import json
+    if output is Output.TABLE:
+        _print_table(subject, chosen, state)
+    else:
+        _print_plain(chosen, output)
 
-            print(json.dumps(chosen, indent=2, ensure_ascii=False))
-        case Output.YAML:
-            from ambientd.ctl.watching import to_yaml
 
-            print(to_yaml(chosen), end="")
-        case Output.TABLE:
-            _print_table(subject, chosen, state)
+def _print_plain(value: Any, output: Output) -> None:
+    """For machines."""
+    if output is Output.JSON:
+        import json
+
+        print(json.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        from ambientd.ctl.watching import to_yaml
+
+        print(to_yaml(value), end="")
 
 
 def _print_table(subject: Subject, chosen: list[Plain], state: Snapshot) -> None:
@@ -196,10 +203,8 @@ def check(
 @cli.command()
 def describe(
     subject: Annotated[str, typer.Argument(metavar="KIND/[NAMESPACE/]NAME", help="An object: pod/shop/cart-0.")],
-    config_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Answer from this folder of manifests, without a server.")
-    ] = None,
-    debug_url: Annotated[str, typer.Option(metavar="URL", help="Monitoring port of a running server.")] = DEFAULT_URL,
+    config_dir: ConfigDirOption = None,
+    debug_url: DebugUrlOption = DEFAULT_URL,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Namespace of the object.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -218,18 +223,11 @@ def describe(
             found = describing.ask_server(debug_url, chosen)
     except snapshot.Failed as error:
         _fail(str(error))
-    match output:
-        case Output.JSON:
-            import json
-
-            print(json.dumps(found, indent=2, ensure_ascii=False))
-        case Output.YAML:
-            from ambientd.ctl.watching import to_yaml
-
-            print(to_yaml(found), end="")
-        case Output.TABLE:
-            for line in describing.lines_of(found):
-                print(line)
+    if output is Output.TABLE:
+        for line in describing.lines_of(found):
+            print(line)
+    else:
+        _print_plain(found, output)
     if describing.is_missing(found):
         raise typer.Exit(1)
 
