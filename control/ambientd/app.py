@@ -9,7 +9,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Never
 
@@ -133,9 +133,7 @@ class App:
         except (CannotListen, CannotSecure) as error:
             raise CannotStart(str(error)) from None
         try:
-            async with AsyncExitStack() as clients, asyncio.TaskGroup() as tasks:
-                if self._api is not None:
-                    await clients.enter_async_context(self._api)
+            async with self._api or nullcontext(), asyncio.TaskGroup() as tasks:
                 running = [
                     tasks.create_task(source(), name="source"),
                     tasks.create_task(self.pump.run(), name="pump"),

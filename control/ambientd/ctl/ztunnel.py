@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource
@@ -247,10 +248,10 @@ def _check_enums(message: Message) -> None:
                 _check_enums(inner)
 
 
-def _messages(field: FieldDescriptor, value: object) -> Iterator[Message]:
+def _messages(field: FieldDescriptor, value: Any) -> Iterator[Message]:
     if isinstance(value, Message):
         yield value
     elif field.message_type is not None and field.message_type.GetOptions().map_entry:
-        yield from (inner for inner in value.values() if isinstance(inner, Message))  # type: ignore[attr-defined]
+        yield from (inner for inner in value.values() if isinstance(inner, Message))
     else:
-        yield from value  # type: ignore[misc]
+        yield from value

@@ -5,7 +5,7 @@ shared."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import xxhash
 
@@ -18,7 +18,7 @@ from ambientd.resources.ref import ClusterId, Ref
 from ambientd.resources.strict import strict_faults
 
 Manifest = dict[str, Any]
-
+T = TypeVar("T")
 
 _OUR_GROUPS = frozenset({"security.istio.io", "networking.istio.io", "gateway.networking.k8s.io"})
 _OTHER_KINDS = frozenset(
@@ -126,11 +126,11 @@ def _with(value: Any, **defaults: Any) -> Any:
     return {**value, **missing} if missing else value
 
 
-def _at(value: Any, name: str, fill: Callable[[Any], Any]) -> Any:
+def _at(value: T, name: str, fill: Callable[[Any], Any]) -> T:
     """An object with one member, if it is there, replaced."""
     if not isinstance(value, dict) or value.get(name) is None:
         return value
-    return {**value, name: fill(value[name])}
+    return cast("T", {**value, name: fill(value[name])})
 
 
 def _all(fill: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -173,12 +173,11 @@ def _service(service: Manifest) -> Manifest:
             spec = {**spec, "clusterIPs": [spec["clusterIP"]]}
         return _at(spec, "ports", _all(fill_port))
 
-    return _at(service, "spec", fill_spec)  # type: ignore[no-any-return]
+    return _at(service, "spec", fill_spec)
 
 
 def _endpoint_slice(endpoint_slice: Manifest) -> Manifest:
-    filled = _at(endpoint_slice, "ports", _all(lambda port: _with(port, name="", protocol="TCP")))
-    return filled  # type: ignore[no-any-return]
+    return _at(endpoint_slice, "ports", _all(lambda port: _with(port, name="", protocol="TCP")))
 
 
 def _gateway(gateway: Manifest) -> Manifest:
@@ -189,7 +188,7 @@ def _gateway(gateway: Manifest) -> Manifest:
         return _at(listener, "tls", lambda tls: _with(tls, mode="Terminate"))
 
     gateway = _at(gateway, "spec", lambda spec: _at(spec, "listeners", _all(fill_listener)))
-    return _at(gateway, "status", fill_status)  # type: ignore[no-any-return]
+    return _at(gateway, "status", fill_status)
 
 
 _FILL: dict[str, Callable[[Manifest], Manifest]] = {
