@@ -16,7 +16,8 @@ import structlog
 from ambientd.index.declarations import Derived
 from ambientd.index.graph import Transaction
 from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
-from ambientd.push.feed import Feed
+from ambientd.push.feed import Feed, Staged
+from ambientd.push.rounds import Job
 from ambientd.push.views import Changes, R
 from ambientd.resources.events import Absent, Delete, Event, Invalid, Put, Replace, Synced
 from ambientd.resources.kinds import KINDS
@@ -117,9 +118,7 @@ class Pump:
         started_s = time.perf_counter()
         transaction = self._world.begin(events)
         await in_slices(transaction.step)
-        stage = self._feed.stage(
-            changes_of_outputs(transaction, ADDRESS_OUTPUTS), changes_of_outputs(transaction, POLICY_OUTPUTS)
-        )
+        stage = stage_outputs(transaction, self._feed)
         await in_slices(stage.step)
         staged = stage.result
         transaction.commit()
@@ -164,10 +163,14 @@ def compacted(events: Iterable[Event]) -> list[Event]:
     return [*kept, *(each for held in last.values() for each in held)]
 
 
-def changes_of_outputs(
-    transaction: Transaction,
-    outputs: Sequence[Derived[Any, R]],
-) -> Changes[R]:
+def stage_outputs(transaction: Transaction, feed: Feed) -> Job[Staged]:
+    """The commit of a feed that shows what a transaction changes."""
+    return feed.stage(
+        _changes_of_outputs(transaction, ADDRESS_OUTPUTS), _changes_of_outputs(transaction, POLICY_OUTPUTS)
+    )
+
+
+def _changes_of_outputs(transaction: Transaction, outputs: Sequence[Derived[Any, R]]) -> Changes[R]:
     """What a transaction changes in the outputs, by primary name."""
     for output in outputs:
         for _, old, new in transaction.changed(output):

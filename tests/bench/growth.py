@@ -20,8 +20,8 @@ from typing import Any
 from msgspec import Struct
 
 from ambientd.index.rules import Rules
-from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
-from ambientd.pump import changes_of_outputs
+from ambientd.index.world import World
+from ambientd.pump import stage_outputs
 from ambientd.push.feed import Feed
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.resources.decode import decode
@@ -126,8 +126,7 @@ class Server:
         self.feed.at(1, self.feed.head)
         transaction = self.world.begin(events)
         self._in_slices(transaction.step)
-        addresses = changes_of_outputs(transaction, ADDRESS_OUTPUTS)
-        stage = self.feed.stage(addresses, changes_of_outputs(transaction, POLICY_OUTPUTS))
+        stage = stage_outputs(transaction, self.feed)
         self._in_slices(stage.step)
         transaction.commit()
         self.feed.commit(stage.result)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ambientd.index.rules import Rules
-from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
-from ambientd.pump import changes_of_outputs
+from ambientd.index.world import World
+from ambientd.pump import stage_outputs
 from ambientd.push.feed import Feed
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.rounds import Part
@@ -86,9 +86,7 @@ class Bench:
         """One commit, from events to a settled feed; with `cursor`, what clients there are sent."""
         transaction = self.world.begin(events)
         transaction.step(_never)
-        staged = self.feed.stage(
-            changes_of_outputs(transaction, ADDRESS_OUTPUTS), changes_of_outputs(transaction, POLICY_OUTPUTS)
-        ).run()
+        staged = stage_outputs(transaction, self.feed).run()
         transaction.commit()
         self.feed.commit(staged)
         parts: tuple[Part, ...] = ()

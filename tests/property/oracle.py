@@ -14,8 +14,8 @@ from ambientd.ctl.ztunnel import ADDRESS, SimulatedZtunnel
 from ambientd.debug.pages import plain_conditions
 from ambientd.index.declarations import Derived
 from ambientd.index.graph import Transaction
-from ambientd.index.world import ADDRESS_OUTPUTS, DECLARATIONS, POLICY_OUTPUTS, World
-from ambientd.pump import changes_of_outputs
+from ambientd.index.world import DECLARATIONS, World
+from ambientd.pump import stage_outputs
 from ambientd.push.feed import Feed
 from ambientd.push.rounds import Part
 from ambientd.resources.decode import decode, to_json
@@ -241,9 +241,7 @@ class Oracle:
 
         while not transaction.step(enough):
             steps = self._dice.randint(1, 50)
-        staged = self.feed.stage(
-            changes_of_outputs(transaction, ADDRESS_OUTPUTS), changes_of_outputs(transaction, POLICY_OUTPUTS)
-        ).run()
+        staged = stage_outputs(transaction, self.feed).run()
         transaction.commit()
         self.feed.commit(staged)
         if self._dice.random() < 0.3:

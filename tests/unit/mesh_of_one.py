@@ -14,8 +14,8 @@ from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd.index.conditions import Condition
 from ambientd.index.inputs import SOURCES
 from ambientd.index.rules import Rules
-from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
-from ambientd.pump import changes_of_outputs
+from ambientd.index.world import World
+from ambientd.pump import stage_outputs
 from ambientd.push.feed import Feed
 from ambientd.push.rounds import Job, Part
 from ambientd.resources.events import Delete, Event, Replace
@@ -156,9 +156,7 @@ class Mesh:
     def _commit(self, batch: Sequence[Event]) -> None:
         transaction = self.world.begin(batch)
         transaction.step(lambda: False)
-        staged = self.feed.stage(
-            changes_of_outputs(transaction, ADDRESS_OUTPUTS), changes_of_outputs(transaction, POLICY_OUTPUTS)
-        ).run()
+        staged = stage_outputs(transaction, self.feed).run()
         transaction.commit()
         if not staged.is_empty or not self.feed.head:
             self.feed.commit(staged)

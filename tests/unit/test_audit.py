@@ -19,8 +19,8 @@ from ambientd.index.graph import Graph
 from ambientd.index.pod_workloads import POD_WORKLOADS
 from ambientd.index.rules import Rules
 from ambientd.index.tables import IndexTable
-from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
-from ambientd.pump import Pump, changes_of_outputs
+from ambientd.index.world import World
+from ambientd.pump import Pump, stage_outputs
 from ambientd.push.feed import Feed
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.ondemand import Interest
@@ -208,9 +208,7 @@ class Shop:
     def commit(self, batch: Sequence[Event]) -> None:
         transaction = self.world.begin(batch)
         transaction.step(lambda: False)
-        staged = self.feed.stage(
-            changes_of_outputs(transaction, ADDRESS_OUTPUTS), changes_of_outputs(transaction, POLICY_OUTPUTS)
-        ).run()
+        staged = stage_outputs(transaction, self.feed).run()
         transaction.commit()
         self.feed.commit(staged)
         transaction.settle(lambda: False)
