@@ -8,11 +8,9 @@ import asyncio
 import copy
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from ambientd.kube.wire import Page, decode_page
 from ambientd.sources.reflector import PAGE_OBJECTS
 from tests.bench import mesh
 from tests.bench.report import Bench, report
-from tests.kube.apiserver import ApiServer
+from tests.kube.apiserver import ApiServer, running
 from tests.kube.client import Client
 from tests.wire.process import free_port
 
@@ -39,20 +37,6 @@ def programs() -> Path:
     """The folder with etcd and kube-apiserver; built now, if they never were."""
     found = subprocess.run([_FOLDER / "hack" / "kube"], check=True, capture_output=True, text=True)
     return Path(found.stdout.strip())
-
-
-@asynccontextmanager
-async def api_server(programs: Path) -> AsyncIterator[ApiServer]:
-    """A real API server with the kinds that we read, for as long as the block."""
-    with tempfile.TemporaryDirectory(prefix="ambientd-bench-", ignore_cleanup_errors=True) as folder:
-        server = ApiServer(programs / "etcd", programs / "kube-apiserver", Path(folder))
-        try:
-            await server.start()
-            async with server.client() as client:
-                await client.install_crds()
-            yield server
-        finally:
-            server.kill()
 
 
 def manifests(pods: int) -> Iterable[list[dict[str, Any]]]:
@@ -174,7 +158,7 @@ async def measure_parts(server: ApiServer, pods: int) -> None:
 
 
 async def measure(programs: Path, pods: int) -> None:
-    async with api_server(programs) as server:
+    async with running(programs / "etcd", programs / "kube-apiserver", "ambientd-bench-") as server:
         await write(server, pods)
         for _ in range(3):
             process = Process(server.kubeconfig())

@@ -9,8 +9,10 @@ import base64
 import json
 import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,21 @@ class Snapshot(Struct, frozen=True):
 
     folder: Path
     revision: int
+
+
+@asynccontextmanager
+async def running(etcd: Path, kube_apiserver: Path, prefix: str) -> AsyncIterator[ApiServer]:
+    """A server with the custom kinds that we read, in a folder of its own, for as long as the block."""
+    # Not pytest's own temporary folder, which is kept: etcd alone preallocates 64 MB.
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
+        server = ApiServer(etcd, kube_apiserver, Path(folder))
+        try:
+            await server.start()
+            async with server.client() as client:
+                await client.install_crds()
+            yield server
+        finally:
+            server.kill()
 
 
 class ApiServer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from tests.conftest import PEERS, lacks, require
-from tests.kube.apiserver import ApiServer
+from tests.kube.apiserver import ApiServer, running
 from tests.kube.client import Client
 from tests.kube.proxy import ChaosProxy
 
@@ -39,17 +38,8 @@ def find_executables() -> tuple[Path, Path]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def api_server() -> AsyncIterator[ApiServer]:
     """Runs for the whole session. Has the custom kinds that we read."""
-    etcd, kube_apiserver = find_executables()
-    # Not pytest's own temporary folder, which is kept: etcd alone preallocates 64 MB.
-    with tempfile.TemporaryDirectory(prefix="ambientd-kube-", ignore_cleanup_errors=True) as folder:
-        server = ApiServer(etcd, kube_apiserver, Path(folder))
-        try:
-            await server.start()
-            async with server.client() as client:
-                await client.install_crds()
-            yield server
-        finally:
-            server.kill()
+    async with running(*find_executables(), "ambientd-kube-") as server:
+        yield server
 
 
 @pytest_asyncio.fixture

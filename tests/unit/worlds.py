@@ -9,21 +9,12 @@ import yaml
 from ambientd.index.rules import Rules
 from ambientd.index.world import World
 from ambientd.resources.events import Delete, Invalid, Put
+from ambientd.resources.kinds import KINDS
 from ambientd.resources.manifest import decode_manifest
 from ambientd.resources.ref import Ref
 from ambientd_api.workload_pb2 import Address, Service, Workload
 
 CLUSTER = "Kubernetes"
-
-_VERSIONS = {
-    "EndpointSlice": "discovery.k8s.io/v1",
-    "ServiceEntry": "networking.istio.io/v1",
-    "WorkloadEntry": "networking.istio.io/v1",
-    "AuthorizationPolicy": "security.istio.io/v1",
-    "PeerAuthentication": "security.istio.io/v1",
-    "Gateway": "gateway.networking.k8s.io/v1",
-    "GatewayClass": "gateway.networking.k8s.io/v1",
-}
 
 
 def events(text: str) -> list[Put | Invalid]:
@@ -32,7 +23,7 @@ def events(text: str) -> list[Put | Invalid]:
 
 
 def _with_version(document: dict[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": _VERSIONS.get(document["kind"], "v1"), **document}
+    return {"apiVersion": KINDS.get(document["kind"], ("v1",))[0], **document}
 
 
 def world(*texts: str, rules: Rules | None = None) -> World:
