@@ -1,155 +1,31 @@
-"""The HTTP pages: who may see them, their forms, and that a large one is sent in pieces (operations.md 12)."""
+"""The HTTP pages: their forms, and that a large one is sent in pieces (operations.md 12). Who may see them is in
+`test_debug_access`."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from aiohttp import ClientSession, web
-from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
+from aiohttp.test_utils import TestClient, TestServer
 from msgspec import structs
 
-from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
-from ambientd.debug import access, http, listen, pages
-from ambientd.debug.metrics import Metrics
+from ambientd.debug import http, listen, pages
 from ambientd.debug.readable import plain, quirky_address, raw_address
-from ambientd.debug.version import Version
-from ambientd.explain.describe import Description, describe, ref_of
-from ambientd.index.conditions import Condition, Conditions
-from ambientd.index.rendered import RenderedAddress, RenderedPolicy, deterministic, render_policy, version_of
-from ambientd.index.world import Problem, World
-from ambientd.push.feed import Feed
+from ambientd.index.conditions import Condition
+from ambientd.index.world import Problem
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.resources.ref import Ref
 from ambientd.settings import Address as ListenAddress
 from ambientd.settings import Settings
-from ambientd.sources.watches import Watch
-from ambientd.xds.node import Node
 from ambientd.xds.server import CannotListen
-from ambientd.xds.service import ConnectionInfo, TypeStatus
-from ambientd_api.security_pb2 import Action, Authorization, Scope
-from ambientd_api.workload_pb2 import Address, NetworkAddress, Service, Workload
-
-
-def workload(**fields: Any) -> Address:
-    return Address(workload=Workload(**fields))
-
-
-CART = workload(
-    uid="Kubernetes//Pod/shop/cart-0", name="cart-0", namespace="shop", addresses=[b"\x0a\0\0\1"], tunnel_protocol=1
-)
-CART_SERVICE = Address(
-    service=Service(
-        name="cart", namespace="shop", hostname="cart.shop", addresses=[NetworkAddress(address=b"\x0a\x60\0\1")]
-    )
-)
-TILL = Authorization(name="till", namespace="shop", scope=Scope.WORKLOAD_SELECTOR, action=Action.DENY)
-
-
-def rendered(message: Address, name: str) -> RenderedAddress:
-    body = deterministic(message)
-    return RenderedAddress(name, body, version_of(body), "shop", is_workload=message.HasField("workload"))
-
-
-def commit(
-    feed: Feed, addresses: dict[str, RenderedAddress | None], policies: dict[str, RenderedPolicy | None]
-) -> None:
-    stage = feed.stage(addresses.items(), policies.items())
-    stage.step(lambda: False)
-    feed.commit(stage.result)
-    feed.settle().step(lambda: False)
-
-
-def zt(number: int, namespace: str = "istio-system", **types: TypeStatus) -> ConnectionInfo:
-    node = Node(
-        type="ztunnel",
-        id=f"zt-{number}.{namespace}",
-        ips=("10.0.0.1",),
-        namespace=namespace,
-        cluster_id="Kubernetes",
-        node_name="node-a",
-        istio_version="",
-        service_account="",
-        metadata={"NAMESPACE": namespace},
-    )
-    urls = {"address": ADDRESS, "authorization": AUTHORIZATION}
-    held = {urls[name]: status for name, status in types.items()}
-    return ConnectionInfo(f"{node.id}-{number}", node, "ipv4:10.0.0.9:4711", 0.5, held)
-
-
-class State:
-    """A server of which everything is set by hand."""
-
-    def __init__(self) -> None:
-        numbers = itertools.count()
-        self.feed = Feed(lambda: f"n{next(numbers)}")
-        self.settings = Settings()
-        self.metrics = Metrics(Version("1.2.3", "abc", "Clean"))
-        self.found: list[Problem] = []
-        self.deserved: dict[Ref, Conditions] = {}
-        self.clients: list[ConnectionInfo] = []
-        self.held: set[str] | None = None
-        self.watched: list[Watch] = []
-        self.ready = False
-
-    @property
-    def world(self) -> State:
-        return self
-
-    @property
-    def registry(self) -> State:
-        return self
-
-    def problems(self) -> list[Problem]:
-        return self.found
-
-    def conditions(self) -> dict[Ref, Conditions]:
-        return self.deserved
-
-    def unbound(self) -> dict[tuple[str, str], int]:
-        return {}
-
-    def verdicts(self) -> dict[str, int]:
-        return {}
-
-    def authority(self) -> dict[str, object]:
-        return {}
-
-    def refresh(self) -> None:
-        pass
-
-    def describe(self, kind: str, namespace: str, name: str) -> Description:
-        return describe(World(self.settings.rules()), ref_of("Kubernetes", kind, namespace, name))
-
-    def connections(self) -> list[ConnectionInfo]:
-        return self.clients
-
-    def held_names(self, connection_id: str, type_url: str) -> set[str] | None:
-        return self.held if type_url == ADDRESS else None
-
-    def watches(self) -> list[Watch]:
-        return self.watched
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-    def with_the_shop(self) -> State:
-        policy = render_policy(TILL)
-        commit(
-            self.feed,
-            {
-                "shop/cart.shop": rendered(CART_SERVICE, "shop/cart.shop"),
-                "Kubernetes//Pod/shop/cart-0": rendered(CART, "Kubernetes//Pod/shop/cart-0"),
-            },
-            {"shop/till": policy},
-        )
-        return self
+from ambientd.xds.service import TypeStatus
+from ambientd_api.workload_pb2 import Address, Workload
+from tests.unit.debug_server import CART, CART_SERVICE, TILL, State, commit, rendered, workload, zt
 
 
 @pytest.fixture
@@ -268,87 +144,6 @@ async def test_repeated_slashes_lead_to_the_clean_path(client: Client) -> None:
     assert "\r\nLocation: /version\r\n" in head
     answer = await client.get("/debug//syncz?namespace=a", allow_redirects=False)
     assert answer.headers["Location"] == "/debug/syncz?namespace=a"
-
-
-async def from_peer(state: State, path: str, peer: str, gate: access.Gate | None = None) -> web.StreamResponse:
-    """The answer to a request whose connection comes from this address."""
-    transport = Mock()
-    transport.get_extra_info = lambda name, default=None: (peer, 4711) if name == "peername" else default
-    app = http.make_app(state, has_metrics=True, gate=gate)
-    app.freeze()
-    request = make_mocked_request("GET", path, headers={"X-Forwarded-For": "127.0.0.1"}, app=app, transport=transport)
-    return await app._handle(request)
-
-
-async def test_debug_pages_are_refused_to_others_than_loopback_whatever_they_claim(state: State) -> None:
-    answer = await from_peer(state, "/debug/ambientz", "10.0.0.9")
-    assert isinstance(answer, web.Response)
-    assert (answer.status, answer.body) == (401, None)
-    assert (await from_peer(state, "/%64ebug/ambientz", "10.0.0.9")).status == 401
-    assert (await from_peer(state, "/debug", "10.0.0.9")).status == 200
-
-
-def gate_for(namespace: str) -> access.Gate:
-    """Everybody from elsewhere is of this namespace; of none where it is empty, of an unknown one where it is `?`."""
-
-    async def authenticate(headers: Iterable[tuple[str, str]]) -> Caller:
-        assert ("x-forwarded-for", "127.0.0.1") in tuple(headers)
-        if namespace == "?":
-            raise CannotTell("no answer")
-        if not namespace:
-            raise Unauthenticated("no token")
-        return Caller(namespace, "somebody", "cluster.local")
-
-    return access.Gate(authenticate, lambda: "istio-system")
-
-
-@pytest.mark.parametrize(
-    ("namespace", "page", "status"),
-    [
-        ("", "ambientz", 401),
-        ("?", "ambientz", 503),
-        ("shop", "ambientz", 403),
-        ("shop", "config_dump", 400),
-        ("istio-system", "ambientz", 200),
-        ("monitoring", "ambientz", 200),
-    ],
-)
-async def test_a_caller_from_elsewhere_sees_what_its_namespace_may(
-    state: State, namespace: str, page: str, status: int
-) -> None:
-    state.settings = structs.replace(state.settings, debug_namespaces=("monitoring",))
-    assert (await from_peer(state, f"/debug/{page}", "10.0.0.9", gate_for(namespace))).status == status
-    state.settings = structs.replace(state.settings, authorize_debug=False)
-    seen = (await from_peer(state, f"/debug/{page}", "10.0.0.9", gate_for(namespace))).status
-    assert seen == (200 if status == 403 else status)
-
-
-async def test_clients_of_other_namespaces_do_not_exist_for_a_caller_from_elsewhere(state: State) -> None:
-    state.clients = [zt(1, "shop"), zt(2, "istio-system")]
-    for namespace, proxy, status in (
-        ("shop", state.clients[0], 200),
-        ("shop", state.clients[1], 404),
-        ("istio-system", state.clients[0], 200),
-    ):
-        path = f"/debug/config_dump?proxyID={proxy.connection_id}"
-        assert (await from_peer(state, path, "10.0.0.9", gate_for(namespace))).status == status
-
-
-async def test_metrics_are_open_unless_they_are_for_loopback_only(state: State) -> None:
-    assert (await from_peer(state, "/metrics", "10.0.0.9")).status == 200
-    state.settings = structs.replace(state.settings, metrics_loopback_only=True)
-    assert (await from_peer(state, "/metrics", "10.0.0.9")).status == 403
-    assert (await from_peer(state, "/metrics", "127.0.0.1")).status == 200
-
-
-@pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.0.1", "::1", "::ffff:127.0.0.1"])
-def test_loopback_has_several_addresses(peer: str) -> None:
-    assert access.is_loopback(peer)
-
-
-@pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "", "localhost", None])
-def test_nothing_else_is_loopback(peer: str | None) -> None:
-    assert not access.is_loopback(peer)
 
 
 async def test_conditions_are_as_an_object_would_have_them(client: Client, state: State) -> None:
