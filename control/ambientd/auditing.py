@@ -4,7 +4,6 @@ metric, a log line with the key, and a commit that repairs it. Must not know how
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Never, Protocol
 
@@ -15,7 +14,7 @@ from ambientd.index.world import ADDRESS_OUTPUTS, POLICY_OUTPUTS, World
 from ambientd.pump import Pump
 from ambientd.push.audit import FeedAudit
 from ambientd.push.feed import Feed
-from ambientd.slices import SLICE_S, until
+from ambientd.slices import new_slice
 
 log = structlog.get_logger("audit")
 
@@ -80,7 +79,7 @@ async def audit(auditor: Auditor, pump: Pump, interval_s: float) -> Never:
         if not pump.is_idle:
             continue
         try:
-            if auditor.slice(until(time.perf_counter() + SLICE_S)):
+            if auditor.slice(new_slice()):
                 pump.commit_repairs()
         except Difference:
             raise

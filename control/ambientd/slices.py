@@ -15,15 +15,16 @@ Step = Callable[[Callable[[], bool]], bool]
 """Something that works until it is done (True) or until it is told that it is enough (False)."""
 
 
-def until(deadline_s: float) -> Callable[[], bool]:
-    """Whether a time of the monotonic clock has come."""
+def new_slice() -> Callable[[], bool]:
+    """Whether the slice that begins now is over."""
     clock = time.perf_counter
-    return lambda: clock() >= deadline_s
+    end_s = clock() + SLICE_S
+    return lambda: clock() >= end_s
 
 
 async def in_slices(step: Step) -> None:
     """Works to the end, with everybody else in between."""
     while True:
-        if step(until(time.perf_counter() + SLICE_S)):
+        if step(new_slice()):
             return
         await asyncio.sleep(0)

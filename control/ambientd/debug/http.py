@@ -23,7 +23,7 @@ from ambientd.explain.describe import NoSuchKind
 from ambientd.push.feed import Feed
 from ambientd.push.views import Seq, live
 from ambientd.resources.kinds import POLICY_KINDS
-from ambientd.slices import SLICE_S, until
+from ambientd.slices import new_slice
 from ambientd.xds.server import CannotListen
 
 log = structlog.get_logger("default")
@@ -169,7 +169,7 @@ class _Inventory:
         at = feed.head
         if at != self._at:
             workloads = services = 0
-            enough = until(time.perf_counter() + SLICE_S)
+            enough = new_slice()
             for _, rendered in live(feed.addresses.entries()):
                 if rendered.is_workload:
                     workloads += 1
@@ -177,7 +177,7 @@ class _Inventory:
                     services += 1
                 if enough():
                     await asyncio.sleep(0)
-                    enough = until(time.perf_counter() + SLICE_S)
+                    enough = new_slice()
             self._at, self._counts = at, (workloads, services)
         return self._counts
 
@@ -272,7 +272,7 @@ async def _send(request: web.Request, pieces: pages.Pieces) -> web.StreamRespons
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     await response.prepare(request)
     chunk = bytearray()
-    enough = until(time.perf_counter() + SLICE_S)
+    enough = new_slice()
     for piece in pieces:
         chunk += piece
         if len(chunk) >= _CHUNK_BYTES:
@@ -280,7 +280,7 @@ async def _send(request: web.Request, pieces: pages.Pieces) -> web.StreamRespons
             chunk.clear()
         if enough():
             await asyncio.sleep(0)
-            enough = until(time.perf_counter() + SLICE_S)
+            enough = new_slice()
     if chunk:
         await response.write(bytes(chunk))
     await response.write_eof()

@@ -21,7 +21,7 @@ from ambientd.kube.turns import Urgency
 from ambientd.kube.wire import Lines, Page, decode_definition, decode_line, decode_page
 from ambientd.resources.events import Absent, Emit, Event, Synced
 from ambientd.resources.kinds import POLICY_KINDS
-from ambientd.slices import SLICE_S, until
+from ambientd.slices import new_slice
 from ambientd.sources.mirror import Listing, Mirror, Relist, Why, is_older
 from ambientd.sources.watches import State, Watch
 
@@ -295,12 +295,12 @@ class Reflector:
     async def _take(self, page: Page, listing: Listing) -> None:
         """Decodes a page in slices."""
         seen_s = self._now_s()
-        enough = until(time.perf_counter() + SLICE_S)
+        enough = new_slice()
         for start in range(0, len(page.items), _DECODED_AT_ONCE):
             listing.take(map(bytes, page.items[start : start + _DECODED_AT_ONCE]), seen_s)
             if enough():
                 await asyncio.sleep(0)
-                enough = until(time.perf_counter() + SLICE_S)
+                enough = new_slice()
 
     async def _watch(self, since: str) -> None:
         """One watch from a version. Returns at its end; raises Relist and ApiError."""
@@ -340,7 +340,7 @@ class Reflector:
         seen_s = self._now_s()
         events: list[Event] = []
         bookmarks = self._mirror.bookmarks
-        enough = until(time.perf_counter() + SLICE_S)
+        enough = new_slice()
         try:
             for line in lines:
                 event = self._mirror.follow(line, seen_s)
@@ -350,7 +350,7 @@ class Reflector:
                     self._flush(events)
                     events = []
                     await asyncio.sleep(0)
-                    enough = until(time.perf_counter() + SLICE_S)
+                    enough = new_slice()
         finally:
             # What came before a line that ends the watch did happen.
             self._flush(events)
