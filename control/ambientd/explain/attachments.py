@@ -3,7 +3,7 @@ are those by which the index decided."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -16,7 +16,7 @@ from ambientd.index.mesh import mesh_of
 from ambientd.index.rendered import RenderedAddress, RenderedPolicy
 from ambientd.index.service_records import ENTRY_RECORDS, SERVICE_RECORDS, ServiceRecord, ruling_on
 from ambientd.index.waypoints import GATEWAY_NAME, USE_WAYPOINT, Binding, ServiceBinding, workload_binding
-from ambientd.resources.ref import Labels, Ref, intern_labels
+from ambientd.resources.ref import Labels, Ref, label
 from ambientd_api.security_pb2 import GLOBAL, NAMESPACE
 
 
@@ -30,13 +30,13 @@ class Line(Struct, frozen=True):
 _NONE = "none"
 
 
-def workload_waypoint_line(namespace: str, labels: Mapping[str, str], read: Reader) -> Line:
+def workload_waypoint_line(namespace: str, labels: Labels, read: Reader) -> Line:
     """The waypoint for traffic that is addressed to the workload itself (waypoints.md 6)."""
-    found = workload_binding(namespace, intern_labels(labels), read)
+    found = workload_binding(namespace, labels, read)
     if found.binding is not None:
         return _binding_line(found.binding, namespace, "workload")
     if found.tunnel is not None:
-        return Line(_NONE, f"it belongs to Gateway {labels.get(GATEWAY_NAME)}, a waypoint itself")
+        return Line(_NONE, f"it belongs to Gateway {label(labels, GATEWAY_NAME)}, a waypoint itself")
     return Line(_NONE, f"the label {USE_WAYPOINT} names none for workloads, neither on it nor on its Namespace")
 
 
@@ -62,9 +62,9 @@ def _binding_line(binding: Binding, namespace: str, wanted: str) -> Line:
     return Line(_NONE, f"{binding.reason.value}: {message}; asked for by the label of {place}")
 
 
-def joined_lines(keys: Iterable[str], ref: Ref, labels: Mapping[str, str], read: Reader) -> tuple[Line, ...]:
+def joined_lines(keys: Iterable[str], ref: Ref, labels: Labels, read: Reader) -> tuple[Line, ...]:
     """The services of a workload, by their keys, and what joins it to them (workloads.md 3.12, 3.13)."""
-    held = frozenset(labels.items())
+    held = frozenset(labels)
     lines = []
     for key in keys:
         record = _record(key, ref.cluster, read)
@@ -85,7 +85,7 @@ def _record(key: str, cluster: str, read: Reader) -> ServiceRecord | None:
     return None if entry is None else read.get(ENTRY_RECORDS, (entry, host))
 
 
-def policy_lines(served: RenderedAddress, labels: Mapping[str, str], graph: Graph, read: Reader) -> tuple[Line, ...]:
+def policy_lines(served: RenderedAddress, labels: Labels, graph: Graph, read: Reader) -> tuple[Line, ...]:
     """The policies that a ztunnel enforces for a workload: those that it lists, in their order, then those in force by
     their scope (policies.md 7, 13)."""
     listed = [Line(name, _why_listed(name, served.namespace, labels, read)) for name in served.policies]
@@ -105,7 +105,7 @@ def _why_in_force(policy: RenderedPolicy, namespace: str) -> str | None:
     return None
 
 
-def _why_listed(policy: str, namespace: str, labels: Mapping[str, str], read: Reader) -> str:
+def _why_listed(policy: str, namespace: str, labels: Labels, read: Reader) -> str:
     home, _, name = policy.partition("/")
     mesh = mesh_of(read)
     if name == STATIC_NAME:
@@ -121,12 +121,10 @@ def _why_listed(policy: str, namespace: str, labels: Mapping[str, str], read: Re
     return f"selector {_pairs(record.selector)}{place}"
 
 
-def _strict_by(namespace: str, labels: Mapping[str, str], read: Reader) -> str:
+def _strict_by(namespace: str, labels: Labels, read: Reader) -> str:
     """The PeerAuthentication whose mode decides: the oldest that selects the workload, else that of the namespace, else
     that of the root namespace (policies.md 6.2)."""
-    held = frozenset(labels.items())
-    selecting = [each for each in read.under(peers.SELECTORS_BY_NAMESPACE, namespace) if held.issuperset(each.selector)]
-    oldest = min(selecting, key=lambda each: (each.created, each.name), default=None)
+    oldest = peers.oldest_selecting(namespace, labels, read)
     if oldest is not None and oldest.mode == "STRICT":
         return f"PeerAuthentication {namespace}/{oldest.name}"
     for place in (namespace, mesh_of(read).root_namespace):

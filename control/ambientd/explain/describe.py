@@ -37,9 +37,9 @@ from ambientd.index.world import World
 from ambientd.resources.core import Pod, Service
 from ambientd.resources.discovery import EndpointSlice
 from ambientd.resources.gateway import Gateway
-from ambientd.resources.kinds import KINDS, Object
+from ambientd.resources.kinds import CLUSTER_KINDS, KINDS, Object
 from ambientd.resources.networking import ServiceEntry, WorkloadEntry
-from ambientd.resources.ref import Ref
+from ambientd.resources.ref import Labels, Ref
 from ambientd.resources.security import AuthorizationPolicy, PeerAuthentication
 
 _SHORT = {
@@ -55,7 +55,6 @@ _SHORT = {
     "svc": "Service",
     "we": "WorkloadEntry",
 }
-_CLUSTER_KINDS = frozenset({"GatewayClass", "Namespace", "Node"})
 _REVISIONED = (ServiceEntry, WorkloadEntry, AuthorizationPolicy, PeerAuthentication)
 
 
@@ -94,7 +93,7 @@ def ref_of(cluster: str, kind: str, namespace: str, name: str) -> Ref:
     for known in KINDS:
         plural = f"{known[:-1]}ies" if known.endswith("y") else f"{known}es" if known.endswith("s") else f"{known}s"
         if text in (known.lower(), plural.lower()) or _SHORT.get(text) == known:
-            return Ref(cluster, known, "" if known in _CLUSTER_KINDS else namespace, name)
+            return Ref(cluster, known, "" if known in CLUSTER_KINDS else namespace, name)
     raise NoSuchKind(f"{kind!r} is no kind that is read; kinds: {', '.join(sorted(KINDS))}")
 
 
@@ -148,14 +147,14 @@ def _tell_pod(pod: Pod, world: World, read: Reader) -> Outcome:
             return Outcome(f"not served: its phase is {pod.phase}")
         text = unusable_ip(pod)
         return Outcome("not served: it has no IP address" if text is None else f"not served: {text!r} is no IP address")
-    return _workload("served as a workload", served, pod.ref, dict(pod.labels), world, read)
+    return _workload("served as a workload", served, pod.ref, pod.labels, world, read)
 
 
 def _workload(
     summary: str,
     served: tuple[RenderedAddress, ...],
     ref: Ref,
-    labels: dict[str, str],
+    labels: Labels,
     world: World,
     read: Reader,
 ) -> Outcome:
@@ -203,7 +202,7 @@ def _tell_entry(entry: ServiceEntry, world: World, read: Reader) -> Outcome:
         addresses=(*services, *workloads),
         waypoints=service_waypoint_lines(read.get(ENTRY_BINDINGS, ref), ref.namespace),
         joined=_hosts(hosts, ref, read),
-        enforced=policy_lines(workloads[0], dict(entry.labels), world.graph, read) if workloads else (),
+        enforced=policy_lines(workloads[0], entry.labels, world.graph, read) if workloads else (),
     )
 
 
@@ -229,7 +228,7 @@ def _tell_workload_entry(entry: WorkloadEntry, world: World, read: Reader) -> Ou
     served = _present(read.get(WORKLOAD_ENTRY_WORKLOADS, entry.ref))
     if not served:
         return Outcome("not served")
-    return _workload("served as a workload", served, entry.ref, dict(effective_labels(entry)), world, read)
+    return _workload("served as a workload", served, entry.ref, effective_labels(entry), world, read)
 
 
 def _tell_slice(item: EndpointSlice, read: Reader) -> Outcome:

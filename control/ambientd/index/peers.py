@@ -334,10 +334,7 @@ DECLARATIONS = (
 
 def gather_listed(namespace: str, labels: Labels, mesh: MeshView, read: Reader) -> str | None:
     """The one policy that a workload with these labels lists for its mTLS modes, or none (policies.md 6.6)."""
-    applying = None
-    if namespace != mesh.root_namespace:
-        selected_by = selecting(SELECTORS_BY_PAIR, namespace, labels, read)
-        applying = min(selected_by, key=lambda record: (record.created, record.name), default=None)
+    applying = None if namespace == mesh.root_namespace else oldest_selecting(namespace, labels, read)
     mode = "UNSET" if applying is None else applying.mode
     # A mode of one's own makes the levels above irrelevant, and then they are not read.
     is_parent_strict = mode == "UNSET" and _is_parent_strict(namespace, read)
@@ -346,3 +343,9 @@ def gather_listed(namespace: str, labels: Labels, mesh: MeshView, read: Reader) 
     if is_base_strict(mode, is_parent_strict):
         return f"{mesh.root_namespace}/{STATIC_NAME}"
     return None
+
+
+def oldest_selecting(namespace: str, labels: Labels, read: Reader) -> SelectorRecord | None:
+    """The one object that applies to a workload with these labels; of equal age the first by name [H6]."""
+    applying = selecting(SELECTORS_BY_PAIR, namespace, labels, read)
+    return min(applying, key=lambda record: (record.created, record.name), default=None)
