@@ -79,7 +79,7 @@ def _gather_gateway_records(gateway: Gateway, read: Reader) -> dict[tuple[str, R
     ref = gateway.ref
     if not is_discovered(ref.namespace, read):
         return {}
-    account = dict(gateway.annotations).get("gateway.istio.io/service-account") or f"{ref.name}-istio-remote"
+    account = label(gateway.annotations, "gateway.istio.io/service-account") or f"{ref.name}-istio-remote"
     records = {}
     for address in gateway.addresses:
         if address.type in _ADDRESS_TYPES and address.value:

@@ -11,7 +11,7 @@ from ambientd.index.inputs import PODS
 from ambientd.index.mesh import mesh_of
 from ambientd.index.namespaces import is_discovered
 from ambientd.index.rendered import RenderedPolicy, render_policy
-from ambientd.index.waypoints import GATEWAY_NAME, WAYPOINTS, Waypoint
+from ambientd.index.waypoints import GATEWAY_NAME, WAYPOINTS, Waypoint, gateway_ref
 from ambientd.resources.core import Pod
 from ambientd.resources.ref import Ref, label
 from ambientd_api import security_pb2 as api
@@ -75,9 +75,7 @@ WAYPOINT_POLICIES = derive("waypoint policies", WAYPOINTS, _gather_allow_policy,
 
 
 def _gather_allow_name(key: str, read: Reader) -> str | None:
-    namespace, _, name = key.partition("/")
-    ref = Ref(mesh_of(read).rules.cluster_id, "Gateway", namespace, name)
-    policy = read.get(WAYPOINT_POLICIES, ref)
+    policy = read.get(WAYPOINT_POLICIES, gateway_ref(key, read))
     return None if policy is None else policy.name
 
 

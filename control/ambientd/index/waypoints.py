@@ -158,10 +158,15 @@ WAYPOINTS: Derived[Ref, Waypoint] = derive("waypoints", GATEWAYS, _gather_waypoi
 """By Ref of the Gateway: those with a status address, of whatever class (waypoints.md 1)."""
 
 
+def gateway_ref(key: str, read: Reader) -> Ref:
+    """Of the Gateway `<namespace>/<name>`."""
+    namespace, _, name = key.partition("/")
+    return Ref(mesh_of(read).rules.cluster_id, "Gateway", namespace, name)
+
+
 def waypoint_of(key: str, read: Reader) -> Waypoint | None:
     """The waypoint `<namespace>/<name>`."""
-    namespace, _, name = key.partition("/")
-    return read.get(WAYPOINTS, Ref(mesh_of(read).rules.cluster_id, "Gateway", namespace, name))
+    return read.get(WAYPOINTS, gateway_ref(key, read))
 
 
 def _admits(waypoint: Waypoint, namespace: str, read: Reader) -> bool:

@@ -149,10 +149,9 @@ class Feed:
         to, cut = self.head, self._cut(cursors)
         entries = (self.addresses if type_url == ADDRESS else self.policies).entries()
         moves = yield from self._moves(cut, cursors, to, interest, directory)
-        messages = yield from arrange(moves)
-        parts = yield from encode(split(messages), self._maker, to)
+        changed = yield from self._arranged(moves, to)
         whole = yield from self._buckets[type_url].part(type_url, entries, self._maker, to)
-        return Round(to, (*parts, whole))
+        return Round(to, (*changed.parts, whole))
 
     def first(
         self,

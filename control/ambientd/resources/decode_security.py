@@ -27,7 +27,7 @@ from ambientd.resources.decode_common import (
     make_ref,
 )
 from ambientd.resources.faults import Fault, Undecodable, quote
-from ambientd.resources.ref import ClusterId, Labels, Ref
+from ambientd.resources.ref import ClusterId, Labels
 from ambientd.resources.security import (
     AuthorizationPolicy,
     Condition,
@@ -281,9 +281,8 @@ def decode_peer_authentication(raw: bytes, cluster: ClusterId) -> tuple[PeerAuth
     meta = head.metadata or NO_META
     spec = _object(head.spec, "spec")
     faults: list[Fault] = []
-    ref: Ref = make_ref(cluster, "PeerAuthentication", meta.namespace, meta.name)
     authentication = PeerAuthentication(
-        ref=ref,
+        ref=make_ref(cluster, "PeerAuthentication", meta.namespace, meta.name),
         labels=labels_of(meta.labels),
         created=created_of(meta.created),
         selector=_selector(spec),
