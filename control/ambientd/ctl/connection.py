@@ -85,7 +85,7 @@ async def watch(
     what happens, as it happens."""
     backoff = Backoff()
     while True:
-        code, details, had_headers = await stream_once(
+        code, details, had_headers = await _stream_once(
             target, ztunnel, tell, metadata=metadata, credentials=credentials
         )
         wait_s = backoff.ended(code, details, had_headers=had_headers)
@@ -93,18 +93,16 @@ async def watch(
         await asyncio.sleep(wait_s)
 
 
-async def stream_once(
+async def _stream_once(
     target: str,
     ztunnel: SimulatedZtunnel,
     tell: Callable[[Happened], None],
     *,
-    metadata: Sequence[tuple[str, str]] = (),
-    credentials: grpc.ChannelCredentials | None = None,
-    asked: asyncio.Queue[DeltaDiscoveryRequest] | None = None,
+    metadata: Sequence[tuple[str, str]],
+    credentials: grpc.ChannelCredentials | None,
 ) -> tuple[grpc.StatusCode, str, bool]:
-    """One stream, from its connection to its end: the status, its text, and whether anything had come before. `asked`:
-    further requests of an on-demand client."""
-    answers: asyncio.Queue[DeltaDiscoveryRequest] = asyncio.Queue() if asked is None else asked
+    """One stream, from its connection to its end: the status, its text, and whether anything had come before."""
+    answers: asyncio.Queue[DeltaDiscoveryRequest] = asyncio.Queue()
     had_headers = False
 
     async def requests() -> AsyncIterator[DeltaDiscoveryRequest]:

@@ -55,7 +55,6 @@ class SimulatedZtunnel:
         namespace: str = "istio-system",
         *,
         node_name: str = "",
-        cluster_id: str = "Kubernetes",
         ip: str = "1.1.1.1",
         is_on_demand: bool = False,
     ) -> None:
@@ -73,7 +72,7 @@ class SimulatedZtunnel:
             {
                 "NAME": name,
                 "NAMESPACE": namespace,
-                "CLUSTER_ID": cluster_id,
+                "CLUSTER_ID": "Kubernetes",
                 "NODE_NAME": node_name,
                 "INSTANCE_IPS": ip,
             }

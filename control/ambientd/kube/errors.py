@@ -56,8 +56,8 @@ class Busy(ApiError):
 class Refused(ApiError):
     """Any other answer that is none of success."""
 
-    def __init__(self, text: str, *, status: int, retry_after_s: float = 0.0) -> None:
-        super().__init__(text, retry_after_s=retry_after_s)
+    def __init__(self, text: str, *, status: int) -> None:
+        super().__init__(text)
         self.status = status
 
 
