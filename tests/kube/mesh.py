@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -103,7 +104,7 @@ async def everything(client: Client) -> list[Manifest]:
     found: list[Manifest] = []
     for version, kind in READ:
         namespace = "istio-system" if kind == "ConfigMap" else ""
-        listed = await patiently(lambda v=version, k=kind, n=namespace: client.list(v, k, n))  # type: ignore[misc]
+        listed = await patiently(partial(client.list, version, kind, namespace))
         found += [{"apiVersion": version, "kind": kind, **item} for item in listed["items"]]
     return [item for item in found if item.get("status", {}).get("phase") != "Failed"]
 

@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def _with_uids(value: Any, uids: Mapping[str, str]) -> Any:
 async def _clear(client: Client) -> None:
     """Everything goes that a case may have written."""
     for version, kind in READ:
-        for item in (await patiently(lambda v=version, k=kind: client.list(v, k)))["items"]:  # type: ignore[misc]
+        for item in (await patiently(partial(client.list, version, kind)))["items"]:
             manifest = {"apiVersion": version, "kind": kind, **item}
             metadata = manifest["metadata"]
             if kind == "Namespace" and metadata["name"] in NAMESPACES:

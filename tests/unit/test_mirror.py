@@ -101,7 +101,9 @@ def test_an_object_that_does_not_decode_is_invalid_and_the_next_one_is_read(mirr
     assert isinstance(event, Invalid)
     assert (event.ref, event.resource_version) == (A, "11")
     assert [fault.path for fault in event.faults] == ["spec.nodeName"]
-    assert names([mirror.follow(line("MODIFIED", pod("b", "12")), 3.0)]) == ["+b"]  # type: ignore[list-item]
+    following = mirror.follow(line("MODIFIED", pod("b", "12")), 3.0)
+    assert following is not None
+    assert names([following]) == ["+b"]
 
 
 def test_an_invalid_object_of_a_list_is_held_and_told_once(mirror: Mirror) -> None:
