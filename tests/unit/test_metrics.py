@@ -53,6 +53,15 @@ def test_a_counter_has_no_suffix_that_nobody_asked_for(metrics: Metrics) -> None
     assert "_created" not in "".join(lines)
 
 
+def test_types_that_only_a_client_knows_are_one_label(metrics: Metrics) -> None:
+    for number in range(100):
+        metrics.pushed(Part(f"type.example/t{number}", "n", b"", 0, 0), 0.1)
+    text = text_of(metrics)
+    assert "type.example" not in text
+    assert 'pilot_xds_pushes{type="unknown"} 100' in text
+    assert 'pilot_xds_config_size_bytes_count{type="unknown"} 100' in text
+
+
 def test_the_process_collectors_keep_their_own_names(metrics: Metrics) -> None:
     lines = text_of(metrics).splitlines()
     assert "# TYPE process_cpu_seconds_total counter" in lines

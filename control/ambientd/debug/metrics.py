@@ -26,6 +26,8 @@ from ambientd.xds.requests import Request
 
 SHORT_TYPES: Mapping[str, str] = {ADDRESS: "wds", AUTHORIZATION: "wads"}
 """Type URL to the label that istiod's dashboards know."""
+_OTHER_TYPES = "unknown"
+"""The label of all others: their names are a client's own, and without end."""
 
 _TIMES_S = (0.1, 0.5, 1, 3, 5, 10, 20, 30)
 _SHORT_TIMES_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -159,11 +161,11 @@ class Metrics:
         self._largest.raise_to(request.size_bytes)
 
     def pushed(self, part: Part, send_s: float) -> None:
-        label = SHORT_TYPES.get(part.type_url, part.type_url)
+        label = SHORT_TYPES.get(part.type_url, _OTHER_TYPES)
         self._pushes.add(label)
         self._push_time.observe(send_s, label)
         self._send_time.observe(send_s)
-        self._sizes.observe(len(part.response), part.type_url)
+        self._sizes.observe(len(part.response), part.type_url if part.type_url in SHORT_TYPES else _OTHER_TYPES)
         if part.resources:
             self._resources.add(label, by=part.resources)
         if part.removed:
@@ -175,7 +177,7 @@ class Metrics:
     def noted(self, note: Note) -> None:
         counter = {"expired nonce": self._expired, "rejected": self._rejects}.get(note.what)
         if counter is not None:
-            counter.add(SHORT_TYPES.get(note.type_url, "unknown"))
+            counter.add(SHORT_TYPES.get(note.type_url, _OTHER_TYPES))
 
     def failed(self) -> None:
         self._errors.add()
