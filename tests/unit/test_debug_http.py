@@ -295,6 +295,15 @@ def test_a_large_dump_is_many_small_pieces_in_the_order_of_names() -> None:
     assert [workload["uid"] for workload in json.loads(b"".join(pieces))["workloads"]] == names
 
 
+def test_many_clients_are_many_small_pieces() -> None:
+    clients = [zt(number) for number in range(5_000)]
+    for pretty in (False, True):
+        pieces = list(pages.connections(clients, with_details=True, pretty=pretty))
+        assert max(map(len, pieces)) < 2_000
+        told = json.loads(b"".join(pieces))
+        assert (told["totalClients"], len(told["clients"])) == (5_000, 5_000)
+
+
 def test_a_dump_tells_of_one_moment() -> None:
     state = State().with_the_shop()
     dump: Iterator[bytes] = pages.ambientz(state.feed, pretty=False)

@@ -171,10 +171,13 @@ def _type_status(status: TypeStatus) -> dict[str, Any]:
 
 def connections(clients: Sequence[ConnectionInfo], *, with_details: bool, pretty: bool) -> Pieces:
     """Who is connected (operations.md 12.5.2); with details: metadata and subscriptions too."""
-    members: dict[str, Any] = {"totalClients": len(clients)}
-    if clients:
-        members["clients"] = [_connection(client, with_details=with_details) for client in clients]
-    yield to_json(members, pretty=pretty)
+
+    def members() -> Iterator[tuple[str, int | Iterator[Any]]]:
+        yield "totalClients", len(clients)
+        if clients:
+            yield "clients", (_connection(client, with_details=with_details) for client in clients)
+
+    yield from _object(members(), pretty=pretty)
 
 
 def _connection(client: ConnectionInfo, *, with_details: bool) -> dict[str, Any]:
@@ -258,13 +261,16 @@ _PAUSE = object()
 """Stands for nothing, where an iterator has worked for a while without a result."""
 
 
-def _object(members: Iterable[tuple[str, Iterable[Any]]], *, pretty: bool) -> Pieces:
-    """An object whose members are arrays."""
+def _object(members: Iterable[tuple[str, int | Iterable[Any]]], *, pretty: bool) -> Pieces:
+    """An object whose members are arrays, or numbers."""
     separator = b""
     yield b"{"
     for name, items in members:
         yield separator + (b"\n    " if pretty else b"") + to_json(name, pretty=False) + (b": " if pretty else b":")
-        yield from _array(items, pretty=pretty, depth=1)
+        if isinstance(items, int):
+            yield to_json(items, pretty=False)
+        else:
+            yield from _array(items, pretty=pretty, depth=1)
         separator = b","
     yield b"\n}" if pretty else b"}"
 
