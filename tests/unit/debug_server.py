@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 from ambientd.debug.metrics import Metrics
@@ -93,6 +94,9 @@ class State:
 
     def problems(self) -> list[Problem]:
         return self.found
+
+    def problem_counts(self) -> Counter[str]:
+        return Counter(problem.object.kind for problem in self.found)
 
     def conditions(self) -> dict[Ref, Conditions]:
         return self.deserved

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from ambientd.index.declarations import derive
@@ -37,7 +39,9 @@ ports: [{name: "%s", port: 8080, protocol: TCP}]
 
 
 def told(made: World) -> dict[str, tuple[tuple[str, ...], bool]]:
-    return {str(problem.object): (problem.faults, problem.is_served) for problem in made.problems()}
+    problems = made.problems()
+    assert made.problem_counts() == Counter(problem.object.kind for problem in problems)
+    return {str(problem.object): (problem.faults, problem.is_served) for problem in problems}
 
 
 @pytest.mark.parametrize("text", ["010.0.0.5", "192.168.0.5/24", ""])

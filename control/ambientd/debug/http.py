@@ -7,7 +7,6 @@ import asyncio
 import html
 import re
 import time
-from collections import Counter
 from collections.abc import Collection
 
 import structlog
@@ -22,7 +21,6 @@ from ambientd.debug.state import DebugState
 from ambientd.explain.describe import NoSuchKind
 from ambientd.push.feed import Feed
 from ambientd.push.views import Seq, live
-from ambientd.resources.kinds import POLICY_KINDS
 from ambientd.slices import new_slice
 from ambientd.xds.server import CannotListen
 
@@ -139,11 +137,11 @@ def _metrics(state: DebugState) -> Handler:
         if state.settings.metrics_loopback_only and not is_loopback(peer_of(request)):
             return web.Response(status=403)
         workloads, services = await inventory.count(state.feed)
-        problems = state.world.problems()
+        problems = state.world.problem_counts()
         state.metrics.judged(
             unbound=state.world.unbound(),
             verdicts=state.world.verdicts(),
-            invalid_policies=Counter(each.object.kind for each in problems if each.object.kind in POLICY_KINDS),
+            invalid_policies=problems,
         )
         state.metrics.watched(state.watches())
         state.refresh()
@@ -151,7 +149,7 @@ def _metrics(state: DebugState) -> Handler:
             workloads=workloads,
             services=services,
             policies=state.feed.policies.served,
-            problems=len(problems),
+            problems=sum(problems.values()),
         )
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 

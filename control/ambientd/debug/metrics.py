@@ -251,7 +251,7 @@ class Metrics:
         verdicts: Mapping[str, int],
         invalid_policies: Mapping[str, int],
     ) -> None:
-        """How objects stand now: by kind and reason, by verdict, by kind."""
+        """How objects stand now: by kind and reason, by verdict, by kind (others than policies do not count)."""
         self._unbound.replace({labels: number for labels, number in unbound.items()})
         self._verdicts.replace({(verdict.value,): verdicts.get(verdict.value, 0) for verdict in Verdict})
         self._invalid.replace({(kind,): invalid_policies.get(kind, 0) for kind in POLICY_KINDS})

@@ -33,6 +33,10 @@ class Problem(Protocol):
 class World(Protocol):
     def problems(self) -> Sequence[Problem]: ...
 
+    def problem_counts(self) -> Mapping[str, int]:
+        """By kind."""
+        ...
+
     def conditions(self) -> Mapping[Ref, Conditions]: ...
 
     def unbound(self) -> Mapping[tuple[str, str], int]:
