@@ -105,7 +105,8 @@ async def test_a_token_becomes_a_caller_with_the_trust_domain_of_the_moment(setu
         (["Bearer tok"], "tok"),
         (["Basic x", "Bearer tok"], "tok"),
         (["Bearer bad", "Bearer tok"], "bad"),
-        (["Bearer  tok "], "tok"),
+        (["Bearer  tok"], " tok"),
+        (["Bearer tok "], "tok "),
     ],
 )
 def test_the_first_value_that_begins_as_it_should_is_final(values: list[str], token: str) -> None:
@@ -113,7 +114,7 @@ def test_the_first_value_that_begins_as_it_should_is_final(values: list[str], to
 
 
 @pytest.mark.parametrize(
-    "values", [[], ["Basic x"], ["bearer tok"], ["Bearer"], ["Bearer "], ["Istio tok"], [b"Bearer x"]]
+    "values", [[], ["Basic x"], ["bearer tok"], ["Bearer"], ["Bearer "], ["Bearer  "], ["Istio tok"], [b"Bearer x"]]
 )
 async def test_a_call_without_a_bearer_token_is_of_nobody(setup: Setup, values: list[Any]) -> None:
     with pytest.raises(Unauthenticated, match="no bearer token"):

@@ -200,8 +200,8 @@ def bearer_token(metadata: Metadata, prefixes: Sequence[str]) -> str:
             continue
         for prefix in prefixes:
             if value.startswith(prefix):
-                token = value[len(prefix) :].strip()
-                if not token:
+                token = value[len(prefix) :]
+                if not token.strip():
                     raise Denied(Refusal.NO_TOKEN, "it is empty")
                 return token
     raise Denied(Refusal.NO_TOKEN)
