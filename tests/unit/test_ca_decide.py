@@ -10,7 +10,7 @@ import yaml
 
 from ambientd.ca.caller import Caller
 from ambientd.ca.decide import Ask, Await, Issue, Reason, Refuse, Trust, decide
-from ambientd.ca.identity import parse_accounts, parse_identity
+from ambientd.ca.identity import parse_identity
 from ambientd.ca.trust import trust_of
 from ambientd.index.mesh import MeshView
 from ambientd.index.pods import AccountRef, PodIndex
@@ -94,16 +94,12 @@ def test_names_are_as_long_as_kubernetes_allows() -> None:
         "t" * 255,
         AccountRef("n" * 63, longest),
     )
+    # A name of an account may be one part of any length; a namespace is a label.
+    assert parse_identity(f"spiffe://t/ns/n/sa/{'a' * 253}") == ("t", AccountRef("n", "a" * 253))
+    assert parse_identity(f"spiffe://t/ns/n/sa/{'a' * 254}") is None
     assert parse_identity(f"spiffe://t/ns/{'n' * 64}/sa/a") is None
     assert parse_identity(f"spiffe://t/ns/n/sa/{longest}a") is None
     assert parse_identity(f"spiffe://{'t' * 256}/ns/n/sa/a") is None
-
-
-def test_the_list_of_accounts_is_trimmed_and_its_bad_entries_are_named() -> None:
-    assert parse_accounts(" istio-system/ztunnel, kube-system/ztunnel ,, ztunnel, /x, y/") == (
-        frozenset({AccountRef("istio-system", "ztunnel"), AccountRef("kube-system", "ztunnel")}),
-        ("ztunnel", "/x", "y/"),
-    )
 
 
 def test_an_empty_cluster_id_is_never_ours() -> None:

@@ -8,8 +8,10 @@ import re
 from ambientd.index.pods import AccountRef
 
 _LABEL = "[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+# Of a subdomain, Kubernetes limits the whole, and no part.
+_PART = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 # Without a comma, blank, percent sign or @, an id cannot smuggle a second name into a list of names (ca.md 5.4).
-_ID = re.compile(rf"spiffe://([A-Za-z0-9._-]{{1,255}})/ns/({_LABEL})/sa/({_LABEL}(?:\.{_LABEL})*)")
+_ID = re.compile(rf"spiffe://([A-Za-z0-9._-]{{1,255}})/ns/({_LABEL})/sa/({_PART}(?:\.{_PART})*)")
 _ACCOUNT_LIMIT = 253
 _LIMIT = len("spiffe:///ns//sa/") + 255 + 63 + _ACCOUNT_LIMIT
 
@@ -22,17 +24,3 @@ def parse_identity(text: str) -> tuple[str, AccountRef] | None:
     if found is None or len(found[3]) > _ACCOUNT_LIMIT:
         return None
     return found[1], AccountRef(found[2], found[3])
-
-
-def parse_accounts(text: str) -> tuple[frozenset[AccountRef], tuple[str, ...]]:
-    """The accounts of a comma list of `namespace/account` (`CA_TRUSTED_NODE_ACCOUNTS`), and the entries that are none
-    and are ignored (ca.md 5.2)."""
-    accounts: set[AccountRef] = set()
-    ignored: list[str] = []
-    for entry in (part.strip() for part in text.split(",")):
-        namespace, slash, name = entry.partition("/")
-        if slash and namespace.strip() and name.strip():
-            accounts.add(AccountRef(namespace.strip(), name.strip()))
-        elif entry:
-            ignored.append(entry)
-    return frozenset(accounts), tuple(ignored)
