@@ -97,7 +97,7 @@ class Call:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self.status = ""
+        self.status = self.details = ""
 
     def peer(self) -> str:
         return "ipv4:10.0.0.1:40000"
@@ -106,7 +106,7 @@ class Call:
         return self._metadata
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
-        self.status = code.name
+        self.status, self.details = code.name, details
         raise Aborted
 
 
@@ -123,6 +123,8 @@ class Served:
         self.waiters = Waiters()
         self.metrics = CertificateMetrics()
         self.trust = Trust(frozenset({ZTUNNEL}), frozenset({CLUSTER}))
+        self.callers = dict(CALLERS)
+        """By their tokens."""
         self.outage = ""
         self.is_open = asyncio.Event()
         """Callers are looked at."""
@@ -138,7 +140,7 @@ class Served:
             raise CannotTell(self.outage)
         for key, value in context.invocation_metadata() or ():
             if key == "authorization" and isinstance(value, str) and value.startswith("Bearer "):
-                caller = CALLERS.get(value.removeprefix("Bearer "))
+                caller = self.callers.get(value.removeprefix("Bearer "))
                 if caller is None:
                     raise Unauthenticated("the API server does not know the token")
                 return caller
@@ -152,12 +154,17 @@ class Served:
 
     async def call(self, raw: bytes, metadata: Metadata) -> tuple[str, IstioCertificateResponse | None]:
         """As `send`, without a connection: the status, and what came."""
+        context, response = await self.answer(raw, metadata)
+        return context.status or "OK", response
+
+    async def answer(self, raw: bytes, metadata: Metadata) -> tuple[Call, IstioCertificateResponse | None]:
+        """As `call`, with all that the caller is told."""
         context = Call(metadata)
         method: Any = self.service.handlers().service(_Details(METHOD))  # type: ignore[arg-type]
         try:
-            return "OK", IstioCertificateResponse.FromString(await method.unary_unary(raw, context))
+            return context, IstioCertificateResponse.FromString(await method.unary_unary(raw, context))
         except Aborted:
-            return context.status, None
+            return context, None
 
     async def send(self, raw: bytes, metadata: Metadata) -> IstioCertificateResponse:
         method = self.channel.unary_unary(METHOD, None, None)

@@ -15,6 +15,7 @@ from ambientd.ca.trust import trust_of
 from ambientd.index.mesh import MeshView
 from ambientd.index.pods import AccountRef, PodIndex
 from ambientd.index.rules import Rules
+from ambientd.resources.events import Event
 from ambientd.resources.mesh import LabelSelector
 from tests.unit.worlds import CLUSTER, events
 
@@ -30,12 +31,19 @@ def manifest(pod: dict[str, Any]) -> str:
     return text
 
 
+def history_of(row: dict[str, Any]) -> list[Event]:
+    """What happened until the cluster was as the row has it."""
+    happened: list[Event] = []
+    for name in row["pods"]:
+        happened.extend(events(manifest({**TABLE["pods"][name], **row.get("with", {}).get(name, {})})))
+    for name, labels in row.get("namespaces", {}).items():
+        happened.extend(events(yaml.safe_dump({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})))
+    return happened
+
+
 def index_of(row: dict[str, Any]) -> PodIndex:
     pods = PodIndex(CLUSTER)
-    for name in row["pods"]:
-        pods.apply(events(manifest({**TABLE["pods"][name], **row.get("with", {}).get(name, {})})))
-    for name, labels in row.get("namespaces", {}).items():
-        pods.apply(events(yaml.safe_dump({"kind": "Namespace", "metadata": {"name": name, "labels": labels}})))
+    pods.apply(history_of(row))
     return pods
 
 
@@ -46,7 +54,7 @@ def ask_of(row: dict[str, Any]) -> Ask:
     return Ask(caller, row.get("cluster", CLUSTER), row["asks"])
 
 
-def trust(row: dict[str, Any]) -> Trust:
+def trust_in(row: dict[str, Any]) -> Trust:
     given = row.get("trust", {})
     selector = LabelSelector(tuple(given.get("discovery", {}).items()))
     return Trust(
@@ -58,10 +66,13 @@ def trust(row: dict[str, Any]) -> Trust:
     )
 
 
+every_row = pytest.mark.parametrize("row", TABLE["rows"], ids=[f"{row['row']}: {row['says']}" for row in TABLE["rows"]])
+
+
 @pytest.mark.fault(78)
-@pytest.mark.parametrize("row", TABLE["rows"], ids=[f"{row['row']}: {row['says']}" for row in TABLE["rows"]])
+@every_row
 def test_an_identity_is_issued_exactly_where_the_table_says(row: dict[str, Any]) -> None:
-    decision = decide(ask_of(row), index_of(row), trust(row))
+    decision = decide(ask_of(row), index_of(row), trust_in(row))
     match decision:
         case Issue(identity):
             assert (row["gets"], identity) == ("issue", row.get("identity", row["asks"]))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ambientd.ca.authority import Lifetimes
 from ambientd.ca.service import REFUSED
-from ambientd.ca.waiting import LIMIT_PER_CALLER
+from ambientd.ca.waiting import LIMIT_PER_CALLER, WAIT_S
 from ambientd.resources.events import Delete, Event
 from ambientd.resources.mesh import LabelSelector
 from ambientd_api.ca_pb2 import IstioCertificateRequest
-from tests.unit.authorities import certify, csr, files, intermediate, pem_of, plugged_in, root
+from tests.unit.authorities import certify, csr, files, intermediate, key, pem_of, plugged_in, root
 from tests.unit.certificate_server import (
     CSR,
     Z2,
@@ -30,6 +34,8 @@ from tests.unit.certificate_server import (
     pod,
     serve,
 )
+from tests.unit.test_ca_decide import ask_of, every_row, history_of, trust_in
+from tests.unit.test_ca_requests import by_hand, uri_san
 from tests.unit.worlds import CLUSTER, events, ref
 
 OF_A = identity("ns-a", "sa-a")
@@ -57,8 +63,9 @@ async def test_without_a_token_nothing_is_issued_and_it_is_counted(served: Serve
 
 
 async def test_an_ordinary_workload_gets_its_own_identity_and_no_other_name(served: Served) -> None:
-    for der in (csr(), csr(subject=None, names=()), csr("RSA-2048")):
-        assert names_of(await served.ask(token="token-of-a", text=pem_of(der))) == [OF_A]
+    response = await served.ask(token="token-of-a")
+    assert names_of(response) == [OF_A]
+    assert leaf_of(response).subject == x509.Name([])
 
 
 async def test_two_values_of_clusterid_count_as_none(served: Served) -> None:
@@ -117,6 +124,61 @@ async def test_the_name_of_a_signer_changes_nothing(served: Served, signer: str)
     assert names_of(await served.ask(OF_A, fields={"CertSigner": signer, "Other": 1})) == [OF_A]
 
 
+async def test_a_key_that_is_twice_in_one_message_counts_with_its_last_value(served: Served) -> None:
+    first, last = IstioCertificateRequest(), IstioCertificateRequest()
+    first.metadata.update({"ImpersonatedIdentity": identity("none", "none")})
+    last.metadata.update({"ImpersonatedIdentity": OF_A})
+    for one, other, expected in ((first, last, "OK"), (last, first, "UNAUTHENTICATED")):
+        entries = one.metadata.SerializeToString() + other.metadata.SerializeToString()
+        raw = IstioCertificateRequest(csr=CSR).SerializeToString() + b"\x22" + varint(len(entries)) + entries
+        assert (await code_of(served.send(raw, Z_HEADERS)))[0] == expected
+
+
+def varint(number: int) -> bytes:
+    """As protobuf writes a length."""
+    found = b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
+
+
+async def test_where_a_request_says_that_it_runs_is_not_looked_at(served: Served) -> None:
+    served.emit(Z2)
+    fields = {"ImpersonatedIdentity": OF_A, "NodeName": "n1", "node": "n1", "PodName": "ztunnel-a"}
+    headers = [("node", "n1"), ("nodename", "n1"), ("podname", "ztunnel-a"), ("x-forwarded-client-cert", f"URI={OF_Z}")]
+    assert await code_of(served.ask(fields=fields, token="token-of-z2", headers=headers)) == NOBODY
+    assert served.service.refusals()[0].reason == "not_on_node"
+
+
+SIGNER = Inline()
+
+
+@every_row
+async def test_a_client_gets_what_was_decided_and_learns_nothing_else(row: dict[str, Any]) -> None:
+    ask = ask_of(row)
+    served = Served(SIGNER, wait_s=0.001)
+    served.callers["token"] = ask.caller
+    served.trust = trust_in(row)
+    served.emit(history_of(row))
+    request = IstioCertificateRequest(csr=CSR)
+    if ask.identity:
+        request.metadata.update({"ImpersonatedIdentity": ask.identity})
+    metadata = [("authorization", "Bearer token"), ("clusterid", ask.cluster)]
+    answer, response = await served.answer(request.SerializeToString(), metadata)
+    if row["gets"] == "issue":
+        assert response is not None
+        assert names_of(response) == [row.get("identity", row["asks"])]
+        return
+    assert (answer.status, answer.details) == NOBODY
+    reason = "not_on_node" if row["gets"] == "await" else row["gets"].lower()
+    assert served.counts() == {
+        "citadel_server_csr_count": 1,
+        "citadel_server_authentication_failure_count": 1,
+        f"ambientd_ca_refusals{{{reason}}}": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("wanted", "token", "cluster", "reason"),
     [
@@ -171,6 +233,17 @@ async def test_a_request_ahead_of_its_pod_is_answered_when_the_pod_is_seen(late:
             served.emit(happened)
         assert names_of(await asking) == [OF_A]
         assert len(served.waiters) == 0
+
+
+async def test_a_pod_that_comes_within_two_seconds_is_waited_for_and_no_longer() -> None:
+    async with serve(Z, wait_s=WAIT_S) as served:
+        asking = asyncio.create_task(served.ask(OF_A))
+        await asyncio.sleep(0.7)
+        served.emit(A)
+        assert names_of(await asking) == [OF_A]
+        started_s = time.monotonic()
+        assert await code_of(served.ask(identity("none", "none"))) == NOBODY
+        assert 1.9 <= time.monotonic() - started_s <= 3.0
 
 
 async def test_a_request_that_waits_hears_of_its_own_pod_only() -> None:
@@ -262,6 +335,55 @@ async def test_a_changed_trust_domain_holds_from_the_next_request(served: Served
 # The request itself.
 
 
+def usage(**yes: bool) -> x509.KeyUsage:
+    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    every = dict.fromkeys((*names, "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(**every | yes)
+
+
+OTHER_NAMES: dict[str, list[x509.GeneralName]] = {
+    "other ids": [x509.UniformResourceIdentifier(identity("other", name)) for name in ("one", "two")],
+    "a DNS name and an address": [
+        x509.DNSName("istiod.istio-system.svc"),
+        x509.IPAddress(ipaddress.ip_address("10.0.0.1")),
+    ],
+    "an e-mail address": [x509.RFC822Name("a@b.c")],
+    "as many names as fit": [x509.DNSName(f"n{number}.example") for number in range(2000)],
+}
+GREEDY = {says: pem_of(csr(names=names)) for says, names in OTHER_NAMES.items()} | {
+    "to be an authority": pem_of(
+        csr(extensions=[x509.BasicConstraints(ca=True, path_length=None), usage(key_cert_sign=True, crl_sign=True)])
+    ),
+    "other usages": pem_of(csr(extensions=[x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])])),
+    "its own key id": pem_of(csr(extensions=[x509.SubjectKeyIdentifier(b"x" * 20)])),
+    "an extension twice": by_hand(uri_san(b"spiffe://x/ns/a/sa/b") * 2),
+    "a name that cannot be read": by_hand(uri_san("spiffe://\xe9/".encode())),
+}
+
+
+@pytest.mark.parametrize("text", GREEDY.values(), ids=GREEDY.keys())
+@pytest.mark.parametrize(("token", "wanted"), [("token-of-a", None), ("token-of-z", OF_A), ("token-of-z", OF_Z)])
+async def test_whatever_a_request_asks_for_the_certificate_is_as_without(
+    served: Served, text: str, token: str, wanted: str | None
+) -> None:
+    usual = leaf_of(await served.ask(wanted, token=token))
+    got = leaf_of(await served.ask(wanted, token=token, text=text))
+    assert list(got.extensions) == list(usual.extensions)
+    assert got.subject == usual.subject == x509.Name([])
+
+
+async def test_a_request_of_twenty_thousand_names_is_read_or_refused(served: Served) -> None:
+    text = pem_of(csr(names=[x509.DNSName(f"n{number}.example") for number in range(20_000)]))
+    code, _ = await code_of(served.ask(OF_A, text=text))
+    assert code in ("OK", "INVALID_ARGUMENT")
+    assert names_of(await served.ask(OF_A)) == [OF_A]
+
+
+@pytest.mark.parametrize("kind", ["RSA-2048", "P-256/own", "P-384", "P-521", "Ed25519"])
+async def test_a_certificate_is_about_the_key_of_the_request(served: Served, kind: str) -> None:
+    assert leaf_of(await served.ask(OF_A, text=pem_of(csr(kind)))).public_key() == key(kind).public_key()
+
+
 @pytest.mark.parametrize("text", ["", "garbage", CSR[:-40], pem_of(csr("RSA-1024")), "x" * (3 << 20)])
 async def test_a_bad_request_is_an_invalid_argument(served: Served, text: str) -> None:
     code, _ = await code_of(served.ask(OF_A, text=text))
@@ -344,8 +466,14 @@ async def test_a_plugged_in_authority_sends_its_chain_and_then_all_roots() -> No
 
 
 async def test_callers_at_one_time_get_each_their_own(served: Served) -> None:
-    wanted = [OF_A, OF_Z] * 4
-    responses = await asyncio.gather(*(served.ask(each) for each in wanted))
-    assert [names_of(response) for response in responses] == [[each] for each in wanted]
+    accounts = [f"sa-{number}" for number in range(8)]
+    for account in accounts:
+        served.emit(pod("ns-c", account, uid=account, account=account))
+    responses = await asyncio.gather(
+        *(served.ask(identity("ns-c", account), text=pem_of(csr(f"P-256/{account}"))) for account in accounts)
+    )
+    assert [names_of(response) for response in responses] == [[identity("ns-c", account)] for account in accounts]
+    for account, response in zip(accounts, responses, strict=True):
+        assert leaf_of(response).public_key() == key(f"P-256/{account}").public_key()
     assert len({leaf_of(response).serial_number for response in responses}) == 8
     assert served.counts()["citadel_server_success_cert_issuance_count"] == 8
