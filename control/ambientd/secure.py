@@ -268,7 +268,6 @@ class Secure:
         certificates.judged_material(is_usable=not self._troubles())
         if self.keeper is not None:
             certificates.restarted(self.keeper.signer.restarts)
-            self._metrics.certificates.restarted(self.keeper.signer.restarts)
         if self._distributor is not None:
             self._metrics.distributed(missing=self._distributor.missing(), failures=self._distributor.failures)
 

@@ -191,6 +191,43 @@ def test_a_subject_that_cannot_be_read_is_refused() -> None:
         parse_request(by_hand(b"", subject=broken))
 
 
+@pytest.mark.parametrize("version", [1, 2, 127])
+def test_a_version_that_there_is_not_is_refused(version: int) -> None:
+    with pytest.raises(CsrError, match="InvalidVersion"):
+        parse_request(by_hand(b"", version=version))
+
+
+# Which byte stands where, in a request with an RSA key: its algorithm, the length of the key, the exponent, and the
+# algorithm of the signature.
+RSA = csr("RSA-2048")
+RSA_OID = bytes.fromhex("06092a864886f70d010101")
+RSA_SHA256 = bytes.fromhex("06092a864886f70d01010b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (RSA_OID, bytes.fromhex("06092a864886f70d010177")),
+        (RSA_OID, bytes.fromhex("06092b0601040182370101")),
+        (b"\x03\x82\x01\x0f\x00", b"\x03\x82\x01\x0f\x07"),
+        (b"\x02\x82\x01\x01\x00", b"\x02\x82\x01\x01\x80"),
+        (b"\x02\x03\x01\x00\x01", b"\x02\x03\x00\x00\x00"),
+        (b"\x02\x03\x01\x00\x01", b"\x02\x03\x01\x00\x02"),
+        (RSA_SHA256, bytes.fromhex("06092a864886f70d010104")),
+        (RSA_SHA256, bytes.fromhex("06092a864886f70d010177")),
+        (RSA_SHA256, RSA_OID),
+    ],
+    ids=[
+        *("unknown key", "foreign key", "unused bits", "negative modulus", "exponent 0", "even exponent"),
+        *("MD5", "unknown signature", "a key for a signature"),
+    ],
+)
+def test_a_request_with_one_thing_that_is_not_possible_is_refused(before: bytes, after: bytes) -> None:
+    assert RSA.count(before) == 1
+    with pytest.raises(CsrError):
+        parse_request(pem_of(RSA.replace(before, after)))
+
+
 def test_an_error_says_nothing_of_the_request() -> None:
     with pytest.raises(CsrError) as caught:
         parse_request(pem_of(b"secret-bytes"))
