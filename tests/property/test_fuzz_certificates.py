@@ -12,13 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ambientd.ca.authority import Unusable
-from ambientd.ca.orders import Failed, Sign, Signed, SignError
+from ambientd.ca import pem
+from ambientd.ca.authority import Lifetimes, Unusable
+from ambientd.ca.orders import Failed, Rejected, Sign, Signed, SignError, Use
 from ambientd.ca.requests import CsrError, parse_request
-from ambientd.ca.roots import read_plugged_in, read_self_signed
+from ambientd.ca.roots import Adopt, expiries, next_step, read_plugged_in, read_self_signed
 from ambientd.ca.verification import verify
+from ambientd.ca.worker import Worker
 from ambientd_api.ca_pb2 import IstioCertificateRequest
-from tests.unit.authorities import ID, NOW, csr, good_files, pem_of
+from tests.unit.authorities import ID, NOW, csr, good_files, intermediate, pem_of, revocations
 from tests.unit.certificate_server import CALLERS, CSR, A, Inline, Served, Z, code_of, names_of, serve
 from tests.unit.worlds import CLUSTER
 
@@ -30,9 +32,9 @@ SIGNER = Inline()
 
 
 @st.composite
-def _mangled(draw: st.DrawFn) -> bytes:
+def _mangled(draw: st.DrawFn, good: bytes = GOOD) -> bytes:
     """A good request with some bytes changed, cut out or put in."""
-    raw = bytearray(GOOD)
+    raw = bytearray(good)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(raw) - 1)))
         match draw(st.sampled_from(["change", "cut", "insert", "repeat"])):
@@ -94,6 +96,28 @@ def test_broken_files_are_refused_in_the_declared_way(name: str, at: int, junk: 
         verify(read_self_signed(files, "Secret a/b"), NOW)
     except Unusable:
         return
+
+
+FILES = {**good_files(), "ca-crl.pem": revocations(intermediate())}
+BLOCKS = {name: next(pem.blocks(content)) for name, content in FILES.items()}
+
+
+@_some
+@given(st.data())
+def test_a_file_with_a_block_that_is_not_what_it_says_is_refused_by_its_name(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(FILES)))
+    block = BLOCKS[name]
+    mangled = pem.encode(block.label, data.draw(_mangled(block.der))).encode()
+    authority = read_plugged_in({**FILES, name: mangled}, "/etc/cacerts")
+    assert authority is not None
+    expiries(authority.public)
+    assert next_step(authority.certificate, authority.certificate, NOW, 20) != Adopt()
+    worker = Worker()
+    used = worker.handle(Use(0, authority, Lifetimes()), NOW)
+    if isinstance(used, Rejected):
+        assert {fault.path for fault in used.faults} <= FILES.keys()
+    else:
+        assert isinstance(worker.handle(Sign(1, CSR, (ID,), 0), NOW), Signed)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from ambientd.ca import pem
+from ambientd.ca.parsing import extension_of
 from ambientd.ca.requests import PublicKey
 
 SigningKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -24,29 +25,20 @@ BACKDATED_S = 120
 _COMMON_NAME_LIMIT = 64
 _LAST = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
-_LEAF_USAGE = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    # Also for EC keys, as every certificate of this mesh has had it.
-    key_encipherment=True,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
-_ROOT_USAGE = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
+_NO_USAGE = {
+    "digital_signature": False,
+    "content_commitment": False,
+    "key_encipherment": False,
+    "data_encipherment": False,
+    "key_agreement": False,
+    "key_cert_sign": False,
+    "crl_sign": False,
+    "encipher_only": False,
+    "decipher_only": False,
+}
+# Encipherment also for EC keys, as every certificate of this mesh has had it.
+_LEAF_USAGE = x509.KeyUsage(**_NO_USAGE | {"digital_signature": True, "key_encipherment": True})
+_ROOT_USAGE = x509.KeyUsage(**_NO_USAGE | {"key_cert_sign": True})
 _BOTH_SIDES = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
 
 
@@ -116,7 +108,7 @@ def make_leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=True)
     )
-    if (key_id := key_id_of(issuer)) is not None:
+    if (key_id := extension_of(issuer, x509.SubjectKeyIdentifier)) is not None:
         # Taken over, not computed: whoever made the signing certificate may compute it otherwise.
         authority = x509.AuthorityKeyIdentifier(key_id.digest, None, None)
         builder = builder.add_extension(authority, critical=False)
@@ -170,13 +162,6 @@ def assemble(leaf: str, chain: str, roots: str) -> tuple[str, ...]:
 def new_serial() -> int:
     """Uniform in 1 … 2¹²⁸−1."""
     return 1 + secrets.randbelow((1 << 128) - 1)
-
-
-def key_id_of(certificate: x509.Certificate) -> x509.SubjectKeyIdentifier | None:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def signature_hash(key: SigningKey) -> hashes.SHA256 | hashes.SHA384 | hashes.SHA512 | None:

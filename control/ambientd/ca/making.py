@@ -11,8 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from ambientd.ca.authority import Authority
-from ambientd.ca.certificates import key_id_of, make_root
-from ambientd.ca.roots import first_certificate, read_self_signed
+from ambientd.ca.certificates import SigningKey, make_root
+from ambientd.ca.parsing import extension_of, first_certificate
+from ambientd.ca.roots import read_self_signed
 from ambientd.ca.verification import load_key, verify
 
 MIN_RSA_BITS = 2048
@@ -33,9 +34,7 @@ def create_self_signed(
     if key_bits < MIN_RSA_BITS:
         raise ValueError(f"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE must be at least {MIN_RSA_BITS}, got {key_bits}")
     key = rsa.generate_private_key(65537, key_bits)
-    subject = _name(trust_domain)
-    key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = make_root(subject, key, key_id, lifetime_s=lifetime_s, now=now)
+    certificate = make_root(_name(trust_domain), key, _key_id(key), lifetime_s=lifetime_s, now=now)
     key_pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
@@ -51,17 +50,21 @@ def renew_self_signed(
     Raises Unusable for a key that cannot be used, or is not the certificate's."""
     key = load_key(authority)
     old = first_certificate(authority.certificate)
+    key_id: x509.SubjectKeyIdentifier | None
     if old is None:
-        subject = _name(trust_domain)
-        key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        certificate = make_root(subject, key, key_id, lifetime_s=lifetime_s, now=now)
+        subject, key_id = _name(trust_domain), _key_id(key)
     else:
         # A root that has expired is sound but for its end, and is renewed all the same.
         verify(authority, min(now, old.not_valid_after_utc))
-        certificate = make_root(old.subject, key, key_id_of(old), lifetime_s=lifetime_s, now=now)
+        subject, key_id = old.subject, extension_of(old, x509.SubjectKeyIdentifier)
+    certificate = make_root(subject, key, key_id, lifetime_s=lifetime_s, now=now)
     data = {"ca-cert.pem": certificate.encode(), "ca-key.pem": authority.key.pem}
     return read_self_signed(data, authority.source, extra_roots)
 
 
 def _name(trust_domain: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain)])
+
+
+def _key_id(key: SigningKey) -> x509.SubjectKeyIdentifier:
+    return x509.SubjectKeyIdentifier.from_public_key(key.public_key())

@@ -4,19 +4,17 @@ its subject has a common name (ca.md 6.1). Everything else that a request says i
 from __future__ import annotations
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
+from ambientd.ca.parsing import UNREADABLE
 from ambientd.ca.pem import blocks
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
 MIN_RSA_BITS = 2048
 CURVES = frozenset({"secp256r1", "secp384r1", "secp521r1"})
-_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""What the parser raises for what strangers can send; all of it means the same."""
 
 
 class CsrError(Exception):
@@ -37,7 +35,7 @@ def parse_request(text: str) -> Parsed:
         request = x509.load_der_x509_csr(block.der)
         key, is_signed = request.public_key(), request.is_signature_valid
         names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CsrError(f"csr must hold a PKCS#10 request that can be read ({type(error).__name__})") from None
     public_key = _usable(key)
     if not is_signed:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-from cryptography import x509
 from msgspec import Struct
 
 from ambientd.ca import pem
 from ambientd.ca.authority import Authority, Kind, PrivateKey, Public, Unusable
+from ambientd.ca.parsing import first_certificate
 from ambientd.resources.faults import Fault
 
 SECRET_TYPE = "istio.io/ca-root"
@@ -172,17 +172,6 @@ def expiry_warning(expiry: Expiry, now_s: float) -> str | None:
         if days <= limit:
             return f"{name} expires in less than {limit} days; renew it before"
     return None
-
-
-def first_certificate(text: str) -> x509.Certificate | None:
-    """The first block of a bundle; None: it has none, or that is no certificate."""
-    block = next(pem.blocks(text.encode()), None)
-    if block is None:
-        return None
-    try:
-        return x509.load_der_x509_certificate(block.der)
-    except ValueError:
-        return None
 
 
 def _texts(files: Mapping[str, bytes], source: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ambientd.ca.authority import PrivateKey, Public
 from ambientd.ca.orders import Signed
-from ambientd.ca.roots import first_certificate
+from ambientd.ca.parsing import UNREADABLE, extension_of, first_certificate, public_bytes
 from ambientd.ca.signing import Busy, SigningFailed
 
 log = structlog.get_logger("serving")
@@ -239,24 +239,22 @@ def read_pair(files: Files) -> Pair:
     own = certificates[0]
     try:
         key = serialization.load_pem_private_key(contents[files.key], None)
-    except Exception as error:
-        # The text of a parser's error may quote what it read.
+    except UNREADABLE as error:
         raise BadPair(f"{files.key}: must be an unencrypted private key in PEM ({type(error).__name__})") from None
-    if _public_bytes(key.public_key()) != _public_bytes(own.public_key()):
+    if public_bytes(key.public_key()) != public_bytes(own.public_key()):
         raise BadPair(f"{files.key}: must be the key of {files.certificate}, and is of another certificate")
     now_s = time.time()
     if own.not_valid_after_utc.timestamp() <= now_s:
         raise BadPair(f"{files.certificate}: expired at {own.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}")
     try:
-        san = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        names = tuple(san.get_values_for_type(x509.DNSName))
-    except (x509.ExtensionNotFound, ValueError):
-        names = ()
+        san = extension_of(own, x509.SubjectAlternativeName)
+    except UNREADABLE:
+        san = None
     return Pair(
         certificates=contents[files.certificate].decode("utf-8", "replace"),
         key=PrivateKey(contents[files.key]),
         roots=contents[files.roots].decode("utf-8", "replace"),
-        names=names,
+        names=() if san is None else tuple(san.get_values_for_type(x509.DNSName)),
         not_before_s=own.not_valid_before_utc.timestamp(),
         not_after_s=own.not_valid_after_utc.timestamp(),
     )
@@ -315,11 +313,5 @@ def _signature(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
 def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
-    except ValueError:
+    except UNREADABLE:
         raise BadPair(f"{path}: must hold certificates in PEM") from None
-
-
-def _public_bytes(key: object) -> bytes:
-    return key.public_bytes(  # type: ignore[attr-defined,no-any-return]
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )

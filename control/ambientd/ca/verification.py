@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -15,7 +15,8 @@ from msgspec import Struct
 from ambientd.ca import pem
 from ambientd.ca.authority import Authority, Kind, Unusable
 from ambientd.ca.certificates import SigningKey
-from ambientd.ca.requests import CURVES, MIN_RSA_BITS
+from ambientd.ca.parsing import UNREADABLE, extension_of, public_bytes, read_certificate
+from ambientd.ca.requests import CURVES, MIN_RSA_BITS, PublicKey
 from ambientd.resources.faults import Fault
 
 _UNUSED = "the set is not put to use"
@@ -49,14 +50,13 @@ def verify(authority: Authority, now: datetime.datetime) -> Sound:
     if (wrong := _path(certificate, chain, roots, now)) is not None:
         raise _unusable(authority, certificate_name, wrong)
     key = load_key(authority)
-    if _spki(key.public_key()) != _spki(certificate.public_key()):
+    if public_bytes(key.public_key()) != public_bytes(certificate.public_key()):
         raise _unusable(authority, key_name, f"must be the key of {certificate_name}")
     if authority.crl:
         _check_crl(authority, crl_name, chain)
     if not _is_authority(certificate):
         raise _unusable(authority, certificate_name, "must be the certificate of an authority (CA:TRUE)")
-    if certificate.subject.public_bytes() not in certificate.tbs_certificate_bytes:
-        # Clients compare issuer and subject byte by byte.
+    if not _repeats_its_subject(certificate):
         raise _unusable(authority, certificate_name, "must have a subject that can be repeated byte for byte")
     limit_s: int | None = None
     if chain:
@@ -87,8 +87,7 @@ def load_key(authority: Authority) -> SigningKey:
         raise _unusable(authority, name, "must be an unencrypted private key in PEM (PKCS#1, SEC 1 or PKCS#8)")
     try:
         key = serialization.load_der_private_key(block.der, password=None)
-    except Exception as error:
-        # The type says enough; the text of a parser's error may quote what it read.
+    except UNREADABLE as error:
         raise _unusable(authority, name, f"must be a private key that can be read ({type(error).__name__})") from None
     match key:
         case rsa.RSAPrivateKey() if key.key_size >= MIN_RSA_BITS:
@@ -110,19 +109,19 @@ def _certificate(authority: Authority, name: str, text: str) -> x509.Certificate
     block = next(pem.blocks(text.encode()), None)
     if block is None:
         raise _unusable(authority, name, "must hold a certificate in PEM")
-    try:
-        return x509.load_der_x509_certificate(block.der)
-    except ValueError:
-        raise _unusable(authority, name, "must hold a certificate that can be read") from None
+    certificate = read_certificate(block.der)
+    if certificate is None:
+        raise _unusable(authority, name, "must hold a certificate that can be read")
+    return certificate
 
 
 def _bundle(authority: Authority, name: str, text: str) -> list[x509.Certificate]:
     found: list[x509.Certificate] = []
     for number, der in enumerate(pem.certificates(text.encode()), 1):
-        try:
-            found.append(x509.load_der_x509_certificate(der))
-        except ValueError:
-            raise _unusable(authority, name, f"must hold certificates, and number {number} cannot be read") from None
+        certificate = read_certificate(der)
+        if certificate is None:
+            raise _unusable(authority, name, f"must hold certificates, and number {number} cannot be read")
+        found.append(certificate)
     return found
 
 
@@ -166,7 +165,7 @@ def _path(
 def _link(path: list[x509.Certificate], now: datetime.datetime) -> str | None:
     """What is wrong with the last certificate of a path, as a link of it."""
     last = path[-1]
-    where = "" if len(path) == 1 else f" ({last.subject.rfc4514_string() or 'no name'}, {len(path) - 1} above it)"
+    where = "" if len(path) == 1 else f" ({_who(last)}, {len(path) - 1} above it)"
     if (outside := _outside(last, now)) is not None:
         return f"must have a path of certificates that are valid now, and one{where} {outside}"
     if len(path) > 1 and last.version is x509.Version.v3 and not _is_authority(last):
@@ -184,9 +183,24 @@ def _link(path: list[x509.Certificate], now: datetime.datetime) -> str | None:
 def _issued(subject: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         subject.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (*UNREADABLE, InvalidSignature):
         return False
     return True
+
+
+def _who(certificate: x509.Certificate) -> str:
+    try:
+        return certificate.subject.rfc4514_string() or "no name"
+    except UNREADABLE:
+        return "a name that cannot be read"
+
+
+def _repeats_its_subject(certificate: x509.Certificate) -> bool:
+    """Whether leaves will name their issuer as it names itself: clients compare the two byte by byte."""
+    try:
+        return certificate.subject.public_bytes() in certificate.tbs_certificate_bytes
+    except UNREADABLE:
+        return False
 
 
 def _is_authority(certificate: x509.Certificate) -> bool:
@@ -196,19 +210,18 @@ def _is_authority(certificate: x509.Certificate) -> bool:
 
 def _constraints(certificate: x509.Certificate) -> x509.BasicConstraints | None:
     try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError):
+        return extension_of(certificate, x509.BasicConstraints)
+    except UNREADABLE:
         return None
 
 
 def _usages(certificate: x509.Certificate) -> frozenset[x509.ObjectIdentifier] | None:
     """What the certificate is limited to; None: it is not limited."""
     try:
-        return frozenset(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-    except x509.ExtensionNotFound:
-        return None
-    except ValueError:
+        usages = extension_of(certificate, x509.ExtendedKeyUsage)
+    except UNREADABLE:
         return frozenset()
+    return None if usages is None else frozenset(usages)
 
 
 def _check_crl(authority: Authority, name: str, chain: list[x509.Certificate]) -> None:
@@ -216,30 +229,20 @@ def _check_crl(authority: Authority, name: str, chain: list[x509.Certificate]) -
     for number, block in enumerate(pem.blocks(authority.crl.encode()), 1):
         try:
             lists.append(x509.load_der_x509_crl(block.der))
-        except ValueError:
+        except UNREADABLE:
             raise _unusable(authority, name, f"must hold revocation lists only, and number {number} is none") from None
     for certificate in chain:
         # A verifier that sees a list for one authority of a path demands one for all.
         if not any(_signed_list(certificate, each) for each in lists):
-            subject = certificate.subject.rfc4514_string() or "one without a name"
-            raise _unusable(authority, name, "must hold a list signed by each certificate of the chain", subject)
+            rule = "must hold a list signed by each certificate of the chain"
+            raise _unusable(authority, name, rule, _who(certificate))
 
 
 def _signed_list(certificate: x509.Certificate, revoked: x509.CertificateRevocationList) -> bool:
     try:
-        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
-        if not usage.crl_sign:
-            return False
-    except x509.ExtensionNotFound:
+        usage, key = extension_of(certificate, x509.KeyUsage), certificate.public_key()
+        if isinstance(key, PublicKey) and (usage is None or usage.crl_sign):
+            return revoked.is_signature_valid(key)
+    except UNREADABLE:
         pass
-    try:
-        return revoked.is_signature_valid(certificate.public_key())  # type: ignore[arg-type]
-    except Exception:
-        # The library has errors of several types for a key that cannot have signed this; all mean no.
-        return False
-
-
-def _spki(key: object) -> bytes:
-    return key.public_bytes(  # type: ignore[attr-defined,no-any-return]
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
+    return False

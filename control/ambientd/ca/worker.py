@@ -13,28 +13,11 @@ import sys
 import warnings
 from typing import BinaryIO
 
-from cryptography.hazmat.primitives import serialization
-
+from ambientd.ca import orders
 from ambientd.ca.authority import Lifetimes, Unusable
 from ambientd.ca.certificates import GenerationError, LifetimeError, assemble, lifetime, make_leaf
 from ambientd.ca.making import create_self_signed, renew_self_signed
-from ambientd.ca.orders import (
-    LENGTH_BYTES,
-    Answer,
-    Create,
-    Failed,
-    Made,
-    Order,
-    Rejected,
-    Renew,
-    Sign,
-    Signed,
-    SignError,
-    Use,
-    Used,
-    frame,
-    read_order,
-)
+from ambientd.ca.parsing import public_bytes
 from ambientd.ca.requests import CsrError, parse_request
 from ambientd.ca.verification import Sound, notices, verify
 
@@ -46,15 +29,15 @@ class Worker:
         self._sound: Sound | None = None
         self._lifetimes = Lifetimes()
 
-    def handle(self, order: Order, now: datetime.datetime) -> Answer:
+    def handle(self, order: orders.Order, now: datetime.datetime) -> orders.Answer:
         """Answers every order; whatever goes wrong with one says nothing about the next."""
         try:
             match order:
-                case Sign():
+                case orders.Sign():
                     return self._sign(order, now)
-                case Use():
+                case orders.Use():
                     return self._use(order, now)
-                case Create():
+                case orders.Create():
                     made = create_self_signed(
                         order.trust_domain,
                         now,
@@ -63,8 +46,8 @@ class Worker:
                         source=order.source,
                         extra_roots=order.extra_roots,
                     )
-                    return Made(order.number, made)
-                case Renew():
+                    return orders.Made(order.number, made)
+                case orders.Renew():
                     renewed = renew_self_signed(
                         order.authority,
                         now,
@@ -72,33 +55,33 @@ class Worker:
                         lifetime_s=order.lifetime_s,
                         extra_roots=order.extra_roots,
                     )
-                    return Made(order.number, renewed)
+                    return orders.Made(order.number, renewed)
         except Unusable as error:
-            return Rejected(order.number, error.source, error.faults)
+            return orders.Rejected(order.number, error.source, error.faults)
         except CsrError as error:
-            return Failed(order.number, SignError.CSR, str(error))
+            return orders.Failed(order.number, orders.SignError.CSR, str(error))
         except LifetimeError as error:
-            return Failed(order.number, SignError.LIFETIME, str(error))
+            return orders.Failed(order.number, orders.SignError.LIFETIME, str(error))
         except GenerationError as error:
-            return Failed(order.number, SignError.GENERATION, str(error))
+            return orders.Failed(order.number, orders.SignError.GENERATION, str(error))
         except BaseException as error:
             # Also a panic of the library, which is no Exception: a request that causes one must not end this process,
             # and with it the requests of others. Its text may quote what was read, so only its type is told.
-            return Failed(order.number, SignError.UNKNOWN, type(error).__name__)
+            return orders.Failed(order.number, orders.SignError.UNKNOWN, type(error).__name__)
 
-    def _use(self, order: Use, now: datetime.datetime) -> Used:
+    def _use(self, order: orders.Use, now: datetime.datetime) -> orders.Used:
         sound = verify(order.authority, now)
         default_s = order.lifetimes.default_s
         if sound.default_limit_s is not None:
             default_s = min(default_s, sound.default_limit_s)
         # The one moment at which anything changes: until here the former set signs.
         self._sound, self._lifetimes = sound, Lifetimes(default_s, order.lifetimes.maximum_s)
-        return Used(order.number, notices(sound))
+        return orders.Used(order.number, notices(sound))
 
-    def _sign(self, order: Sign, now: datetime.datetime) -> Answer:
+    def _sign(self, order: orders.Sign, now: datetime.datetime) -> orders.Answer:
         sound = self._sound
         if sound is None:
-            return Failed(order.number, SignError.NOT_READY, "there is no authority to sign with yet")
+            return orders.Failed(order.number, orders.SignError.NOT_READY, "there is no authority to sign with yet")
         parsed = parse_request(order.csr)
         limits = self._lifetimes
         maximum_s = limits.maximum_s if order.is_limited else order.requested_s
@@ -112,26 +95,23 @@ class Worker:
             now=now,
             wants_common_name=parsed.has_common_name,
         )
-        spki = parsed.public_key.public_bytes(
-            serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        return Signed(
+        return orders.Signed(
             number=order.number,
             elements=assemble(leaf.certificate, sound.authority.chain, sound.authority.roots),
             serial=f"{leaf.serial:x}",
             not_before_s=leaf.not_before_s,
             not_after_s=leaf.not_after_s,
-            key_sha256=hashlib.sha256(spki).hexdigest(),
+            key_sha256=hashlib.sha256(public_bytes(parsed.public_key)).hexdigest(),
             lacks_common_name=leaf.lacks_common_name,
         )
 
 
-def serve(orders: BinaryIO, answers: BinaryIO) -> None:
+def serve(source: BinaryIO, answers: BinaryIO) -> None:
     """Answers orders until their pipe ends."""
     worker = Worker()
-    while len(head := orders.read(LENGTH_BYTES)) == LENGTH_BYTES:
-        order = read_order(orders.read(int.from_bytes(head, "big")))
-        answers.write(frame(worker.handle(order, datetime.datetime.now(datetime.UTC))))
+    while len(head := source.read(orders.LENGTH_BYTES)) == orders.LENGTH_BYTES:
+        order = orders.read_order(source.read(int.from_bytes(head, "big")))
+        answers.write(orders.frame(worker.handle(order, datetime.datetime.now(datetime.UTC))))
         answers.flush()
 
 
