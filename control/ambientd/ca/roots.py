@@ -121,19 +121,12 @@ class Ignore(Struct, frozen=True):
     reason: str
 
 
-def judge_reload(active: Public, fresh: Authority, *, is_multi_root: bool = False) -> Take | Ignore:
+def judge_reload(active: Public, fresh: Authority) -> Take | Ignore:
     """Whether plugged-in files that changed may replace what is in use, as far as their roots go. Whoever holds the old
-    roots only must still be able to verify, so roots change by adding first and removing later; `is_multi_root` is
-    `ISTIO_MULTIROOT_MESH` (ca.md 10.4, 12.4)."""
+    roots only must still be able to verify, so other roots take a restart (ca.md 10.4)."""
     if active.roots == fresh.roots:
         return Take()
-    if not is_multi_root:
-        return Ignore("the root bundle differs from the one in use, which takes a restart or ISTIO_MULTIROOT_MESH=true")
-    old = set(pem.certificates(active.roots.encode()))
-    new = set(pem.certificates(fresh.roots.encode()))
-    if old and new and (old <= new or new <= old):
-        return Take()
-    return Ignore("the root bundle must contain the one in use, or be contained in it; add first, remove later")
+    return Ignore("the root bundle differs from the one in use, which takes a restart")
 
 
 class Expiry(Struct, frozen=True):
