@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -12,48 +13,53 @@ from structlog.testing import capture_logs
 
 from ambientd.ca.authority import Public
 from ambientd.ca.keeping import Keeper
-from ambientd.ca.secrets import Conflict, Data, Secret, Secrets
+from ambientd.ca.secrets import Secrets
 from ambientd.security import Security
-
-
-class Stored:
-    """Secrets of a namespace, without an API server."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Secret] = {}
-        self.created = 0
-
-    def source(self, name: str) -> str:
-        return f"Secret istio-system/{name}"
-
-    async def read(self, name: str) -> Secret | None:
-        return self.held.get(name)
-
-    async def create(self, name: str, kind: str, data: Data) -> None:
-        if name in self.held:
-            raise Conflict(f"{name} is there")
-        self.created += 1
-        self.held[name] = Secret(name, data, "1")
+from tests.unit.stored_secrets import Stored
+from tests.unit.test_keeping import made, plug_in
 
 
 async def test_a_secret_that_was_deleted_is_not_made_again_while_the_server_runs(tmp_path: Path) -> None:
     stored, heard = Stored(), list[Public]()
     security = Security(ca_dir=str(tmp_path / "none"), root_check_s=None)
     keeper = Keeper(security, cast("Secrets", stored), trust_domain=lambda: "cluster.local", changed=heard.append)
+    await keeper.start()
+    gone = stored.held["istio-ca-secret"]
+    await _dies_between(
+        keeper, lambda: stored.held.clear(), lambda: stored.held.update({"istio-ca-secret": gone}), "must be there"
+    )
+    assert list(stored.kinds) == ["istio-ca-secret"]
+    assert len({public.roots for public in heard}) == 1
+
+
+async def test_roots_that_were_not_taken_are_not_taken_by_a_death_either(tmp_path: Path) -> None:
+    heard, first, second = list[Public](), made(), made()
+    plug_in(tmp_path / "cacerts", first)
+    security = Security(ca_dir=str(tmp_path / "cacerts"))
+    keeper = Keeper(security, None, trust_domain=lambda: "cluster.local", changed=heard.append)
+    await keeper.start()
+    await _dies_between(
+        keeper,
+        lambda: plug_in(tmp_path / "cacerts", second),
+        lambda: plug_in(tmp_path / "cacerts", first),
+        "must hold the roots in use",
+    )
+    assert {public.roots for public in heard} == {first.roots}
+
+
+async def _dies_between(keeper: Keeper, change: Callable[[], None], restore: Callable[[], None], said: str) -> None:
+    """The signing process ends after a change, and signs again once that is undone."""
     with capture_logs() as logs:
-        await keeper.start()
         running = asyncio.create_task(keeper.run())
-        gone = stored.held.pop("istio-ca-secret")
+        change()
         assert keeper.signer.pid is not None
         os.kill(keeper.signer.pid, signal.SIGKILL)
         async with asyncio.timeout(20):
-            while not any("has no authority" in entry["event"] for entry in logs):
+            while not any("has no authority" in each["event"] and said in each["reason"] for each in logs):
                 await asyncio.sleep(0.005)
             assert not keeper.signer.is_ready
-            stored.held["istio-ca-secret"] = gone
+            restore()
             while not keeper.signer.is_ready:
                 await asyncio.sleep(0.005)
         running.cancel()
         await asyncio.wait([running])
-    assert stored.created == 1
-    assert len({public.roots for public in heard}) == 1

@@ -70,6 +70,7 @@ class Keeper:
         changed: Callable[[Public], None],
         dice: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`secrets`: None: there is no API server, and a self-signed authority lives as long as this process. `changed`
         hears of every authority that is put to use."""
@@ -78,6 +79,7 @@ class Keeper:
         self._trust_domain = trust_domain
         self._dice = dice or random.Random()
         self._sleep = sleep
+        self._now_s = now_s
         self._folder = Path(security.ca_dir)
         self._seen = _signature(self._folder)
         self._in_memory: Authority | None = None
@@ -95,7 +97,7 @@ class Keeper:
     async def start(self) -> None:
         """Returns when there is an authority in use. Raises Unusable for files that cannot be, and what failed last
         when an API server did not help within twenty minutes."""
-        until_s = time.monotonic() + START_S
+        until_s = self._now_s() + START_S
         backoff = Backoff(0.5, 60.0, self._dice.random)
         told = ""
         while True:
@@ -104,7 +106,7 @@ class Keeper:
                 return
             except (Unusable, ApiError, Conflict, SigningFailed) as error:
                 is_of_files = isinstance(error, Unusable) and error.source == str(self._folder)
-                if is_of_files or self._secrets is None or time.monotonic() >= until_s:
+                if is_of_files or self._secrets is None or self._now_s() >= until_s:
                     raise
                 if str(error) != told and not isinstance(error, Conflict):
                     told = str(error)
@@ -131,16 +133,15 @@ class Keeper:
     # Where it comes from (ca.md 10.1).
 
     async def _load(self) -> Authority:
-        self._is_plugged_in, self._remote_version = False, ""
+        self._remote_version = ""
         files, source = await self._files()
-        with_marker = _MARKER in files and self._security.self_signed_in_cacerts
-        if not with_marker:
-            # Set before: files of which some are missing are plugged in too, and end the start.
-            self._is_plugged_in = bool(files.keys() - {_MARKER})
-            authority = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
-            if authority is not None:
-                return authority
-        self._is_plugged_in, self._remote_version = False, ""
+        plugged_in = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
+        is_generated = _MARKER in files and self._security.self_signed_in_cacerts
+        self._is_plugged_in = plugged_in is not None and not is_generated
+        if plugged_in is not None and not is_generated:
+            self._check_roots(plugged_in)
+            return plugged_in
+        self._remote_version = ""
         extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
         if self._secrets is None:
             if self._in_memory is None:
@@ -148,6 +149,16 @@ class Keeper:
                 self._in_memory = await self._create("a root made at this start", "")
             return self._in_memory
         return await self._self_signed(self._secrets, extra_roots)
+
+    def _check_roots(self, found: Authority) -> None:
+        """A signing process that died gets no other roots than it had: every client would have to be given them.
+        Raises Unusable."""
+        active = self.signer.public
+        if active is not None and isinstance(judgement := judge_reload(active, found), Ignore):
+            effect = "nothing is signed until the former are back, or the server is restarted"
+            raise Unusable(
+                found.source, (Fault(found.names[3], "must hold the roots in use", judgement.reason, effect),)
+            )
 
     async def _files(self) -> tuple[Mapping[str, bytes], str]:
         # Looked at before it is read: what changes meanwhile is seen as a change.
@@ -166,7 +177,7 @@ class Keeper:
             self._secret_name = name
             secret = await secrets.read(name)
             if secret is not None:
-                log.info("the self-signed root is loaded", source=secrets.source(name))
+                log.info("the secret of the self-signed root was found", source=secrets.source(name))
                 return read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
         if self.signer.public is not None:
             # The signing process died after the secret was deleted: another root would be foreign to every client.
@@ -241,8 +252,7 @@ class Keeper:
     # Self-signed (ca.md 10.3.1).
 
     async def _follow_root(self, secrets: Secrets, interval_s: float) -> Never:
-        delay_s = float(self._dice.randrange(max(1, int(interval_s)))) if self._security.root_check_jitter else 0.0
-        wait_s = delay_s + interval_s
+        wait_s = interval_s + (first_delay_s(interval_s, self._dice) if self._security.root_check_jitter else 0.0)
         while True:
             try:
                 await asyncio.wait_for(self._look.wait(), wait_s)
@@ -322,9 +332,12 @@ class Keeper:
     # What an operator must hear.
 
     def _keep(self, trouble: str) -> None:
-        if trouble != self.trouble:
-            log.error("the certificate authority that is kept is not in use; the former stays", reason=trouble)
-        self.trouble = trouble
+        is_new, self.trouble = trouble != self.trouble, trouble
+        if is_new:
+            self._tell_trouble()
+
+    def _tell_trouble(self) -> None:
+        log.error("the certificate authority that is kept is not in use; the former stays", reason=self.trouble)
 
     async def _tell(self) -> Never:
         while True:
@@ -333,7 +346,7 @@ class Keeper:
                 self._warn_of_ends(public)
             await self._sleep(_TELL_S)
             if self.trouble:
-                log.error("the certificate authority that is kept is not in use; the former stays", reason=self.trouble)
+                self._tell_trouble()
 
     def _warn_of_ends(self, public: Public) -> None:
         for expiry in expiries(public):
@@ -342,6 +355,12 @@ class Keeper:
                 self._told[expiry.what] = text
                 if text:
                     log.warning("a certificate of the authority ends", what=text, source=public.source)
+
+
+def first_delay_s(interval_s: float, dice: random.Random) -> float:
+    """Whole seconds, less than the interval, so that replicas that start together do not look together (ca.md
+    10.3.1)."""
+    return float(dice.randrange(max(1, int(interval_s))))
 
 
 def _own(data: Mapping[str, bytes]) -> Data:
