@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Callable
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,10 @@ from ambientd.ca.authority import Authority, Public, Unusable
 from ambientd.ca.keeping import Keeper, read_folder
 from ambientd.ca.making import create_self_signed
 from ambientd.security import Security
+from tests.unit.authorities import Link, certify, files, key, key_pem, revocations
 
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
 PATIENCE_S = 20.0
 
 
@@ -77,43 +83,103 @@ async def test_a_plugged_in_authority_is_used_and_one_with_other_roots_is_not_ta
         assert found.keeper.signer.public == found.heard[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
+OWN_ROOT = certify("root", "P-256/of-the-folder", starts=NOW - 2 * DAY, ends=NOW + 90 * DAY)
+
+
+def issued(name: str, **about: Any) -> Link:
+    return certify(name, f"P-256/{name}", by=OWN_ROOT, **{"starts": NOW - DAY, "ends": NOW + 60 * DAY} | about)
+
+
+GOOD = files(issued("good"), [issued("good")], [OWN_ROOT])
+
+
+def write(folder: Path, contents: Mapping[str, bytes | None]) -> None:
+    """As a mount is swapped: what a file holds changes at once."""
+    folder.mkdir(exist_ok=True)
+    for name, content in contents.items():
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            (folder / "new").write_bytes(content)
+            os.replace(folder / "new", folder / name)
+
+
+def changed_to(link: Link) -> dict[str, bytes | None]:
+    return {**files(link, [link], [OWN_ROOT])}
+
+
+every_fault = pytest.mark.parametrize(
+    ("changes", "said"),
     [
-        ("ca-key.pem", b"", "ca-key.pem must be an unencrypted private key"),
-        ("ca-cert.pem", b"garbage", "ca-cert.pem must hold a certificate"),
-        ("cert-chain.pem", None, "cert-chain.pem must be there beside the others"),
+        ({"ca-key.pem": b""}, "ca-key.pem must be an unencrypted private key"),
+        ({"ca-key.pem": b"garbage"}, "ca-key.pem must be an unencrypted private key"),
+        ({"ca-key.pem": key_pem(key("P-256/other"))}, "ca-key.pem must be the key of ca-cert.pem"),
+        ({"ca-key.pem": None}, "ca-key.pem must be there beside the others"),
+        ({"ca-cert.pem": b"garbage"}, "ca-cert.pem must hold a certificate"),
+        ({"cert-chain.pem": None}, "cert-chain.pem must be there beside the others"),
+        ({"cert-chain.pem": b""}, "cert-chain.pem must hold a certificate"),
+        (changed_to(issued("expired", ends=NOW - DAY / 2)), "ca-cert.pem must be valid now, and expired"),
+        (changed_to(issued("leaf", ca=False)), "ca-cert.pem must be the certificate of an authority (CA:TRUE)"),
+        ({"ca-crl.pem": b"garbage"}, "ca-crl.pem must hold a list signed by each certificate of the chain"),
+        ({"ca-crl.pem": revocations(OWN_ROOT)}, "ca-crl.pem must hold a list signed by each certificate of the chain"),
+    ],
+    ids=[
+        *("empty key", "garbage for a key", "key of another", "no key", "garbage for a certificate", "no chain"),
+        *("empty chain", "expired", "not an authority", "garbage for a list", "no list of the chain"),
     ],
 )
-async def test_half_of_a_change_leaves_the_former_in_force(
-    tmp_path: Path, name: str, content: bytes | None, said: str
+
+
+@every_fault
+async def test_a_change_that_cannot_be_used_leaves_the_former_in_force(
+    tmp_path: Path, changes: dict[str, bytes | None], said: str
 ) -> None:
     folder = tmp_path / "cacerts"
-    plug_in(folder, made())
+    write(folder, GOOD)
     async with running(folder) as found:
-        if content is None:
-            (folder / name).unlink()
-        else:
-            (folder / name).write_bytes(content)
+        write(folder, changes)
         await found.until(lambda: said in found.keeper.trouble)
+        assert found.keeper.trouble.startswith(f"{folder}: ")
         assert found.keeper.signer.is_ready
         assert len(found.heard) == 1
 
 
-async def test_part_of_a_set_ends_the_start_at_once(tmp_path: Path) -> None:
+@every_fault
+async def test_files_that_cannot_be_used_end_the_start_at_once(
+    tmp_path: Path, changes: dict[str, bytes | None], said: str
+) -> None:
     folder = tmp_path / "cacerts"
-    plug_in(folder, made())
-    (folder / "ca-key.pem").unlink()
-    with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be there beside the others"):
-        await Running(folder).keeper.start()
+    write(folder, {**GOOD, **changes})
+    found = Running(folder)
+    with pytest.raises(Unusable) as refused:
+        await found.keeper.start()
+    assert str(refused.value).startswith(f"{folder}: ")
+    assert said in str(refused.value)
+    assert found.heard == []
 
 
-async def test_a_key_of_another_certificate_ends_the_start_at_once(tmp_path: Path) -> None:
+async def test_another_intermediate_is_used_within_a_second_or_so(tmp_path: Path) -> None:
+    folder, other = tmp_path / "cacerts", issued("next")
+    write(folder, GOOD)
+    async with running(folder) as found:
+        write(folder, changed_to(other))
+        started_s = time.monotonic()
+        await found.until(lambda: len(found.heard) == 2)
+        assert time.monotonic() - started_s < 5
+        assert found.heard[1].certificate.encode() == other.pem
+        assert found.heard[1].roots == found.heard[0].roots
+
+
+async def test_a_revocation_list_that_comes_and_goes_is_told_of(tmp_path: Path) -> None:
     folder = tmp_path / "cacerts"
-    plug_in(folder, made())
-    (folder / "ca-key.pem").write_bytes(made().key.pem)
-    with pytest.raises(Unusable, match=r"ca-key\.pem must be the key of ca-cert\.pem"):
-        await Running(folder).keeper.start()
+    write(folder, GOOD)
+    async with running(folder) as found:
+        lists = revocations(issued("good"))
+        write(folder, {"ca-crl.pem": lists})
+        await found.until(lambda: len(found.heard) == 2)
+        write(folder, {"ca-crl.pem": None})
+        await found.until(lambda: len(found.heard) == 3)
+    assert [public.crl for public in found.heard] == ["", lists.decode(), ""]
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
