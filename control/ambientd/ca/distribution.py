@@ -130,8 +130,10 @@ class Distributor:
         """What a source saw of namespaces."""
         for event in events:
             if isinstance(event, Replace) and event.kind == "Namespace":
-                self._namespaces = {}
+                before, self._namespaces = self._namespaces, {}
                 self.apply(event.objects)
+                for name in before.keys() - self._namespaces.keys():
+                    self._forget(name)
             elif isinstance(event, Put) and isinstance(event.object, Namespace):
                 name = event.object.ref.name
                 if self._namespaces.get(name) != event.object.labels:
@@ -139,6 +141,7 @@ class Distributor:
                     self._look_at(name)
             elif isinstance(event, Delete) and event.ref.kind == "Namespace":
                 self._namespaces.pop(event.ref.name, None)
+                self._forget(event.ref.name)
 
     def look_everywhere(self) -> None:
         """Something that concerns every namespace may have changed."""
@@ -167,6 +170,14 @@ class Distributor:
         for name in self._wanted:
             self._due[namespace, name] = None
         self._poke.set()
+
+    def _forget(self, namespace: str) -> None:
+        """It is gone; what is still there of it goes by the watch."""
+        for name in self._wanted:
+            key = namespace, name
+            self._written.discard(key)
+            self._rivals.pop(key, None)
+            self._forget_again(key)
 
     def _is_admitted(self, namespace: str, selectors: tuple[LabelSelector, ...]) -> bool:
         labels = self._namespaces.get(namespace)
