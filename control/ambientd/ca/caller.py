@@ -3,7 +3,12 @@ token, or anything that a caller said of itself without proof."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
+
+Metadata = Iterable[tuple[str, str | bytes]]
+"""Of a call: lower-case names and values, in their order."""
 
 
 class Caller(Struct, frozen=True):
@@ -42,3 +47,10 @@ class CannotTell(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def cluster_named(metadata: Metadata) -> str:
+    """The cluster that a caller says that it is of; empty when it says none, or several: merging repeated values would
+    make another decision of them (ca.md 4.6)."""
+    named = [value for name, value in metadata if name == "clusterid"]
+    return named[0] if len(named) == 1 and isinstance(named[0], str) else ""

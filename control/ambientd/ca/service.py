@@ -16,7 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
-from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
+from ambientd.ca.caller import Caller, CannotTell, Unauthenticated, cluster_named
 from ambientd.ca.decide import Ask, Await, Issue, Reason, Refuse, Trust, decide
 from ambientd.ca.orders import Signed, SignError
 from ambientd.ca.signing import Busy, SigningFailed
@@ -178,7 +178,7 @@ class Certificates:
             request = IstioCertificateRequest.FromString(raw)
         except DecodeError:
             raise _Status(grpc.StatusCode.INTERNAL, "the request is no IstioCertificateRequest") from None
-        ask = Ask(caller, _cluster_of(context), _impersonated(request))
+        ask = Ask(caller, cluster_named(context.invocation_metadata() or ()), _impersonated(request))
         issue = await self._decide(ask, peer)
         signed = await self._sign(request, issue, ask, peer)
         self._observer.certificate_issued(time.monotonic() - started_s)
@@ -285,13 +285,6 @@ class Certificates:
             reason=text,
             **fields,
         )
-
-
-def _cluster_of(context: Context) -> str:
-    """The header `clusterid`, if it is there exactly once; else empty (ca.md 4.6). Merging repeated values would make
-    another decision of them."""
-    values = [value for key, value in context.invocation_metadata() or () if key == "clusterid"]
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
 
 
 def _impersonated(request: IstioCertificateRequest) -> str:

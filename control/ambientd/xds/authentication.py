@@ -9,7 +9,7 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -17,11 +17,8 @@ import msgspec
 from cachetools import TLRUCache
 from msgspec import Struct
 
-from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
+from ambientd.ca.caller import Caller, CannotTell, Metadata, Unauthenticated, cluster_named
 from ambientd.xds.node import Node
-
-Metadata = Iterable[tuple[str, str | bytes]]
-"""Of a call: lower-case names and values, in their order."""
 
 BELIEVED_S = 5.0
 """How long a positive answer counts, seconds; also bounded by the token's own end. A ztunnel asks for eight
@@ -205,12 +202,6 @@ def bearer_token(metadata: Metadata, prefixes: Sequence[str]) -> str:
                     raise Denied(Refusal.NO_TOKEN, "it is empty")
                 return token
     raise Denied(Refusal.NO_TOKEN)
-
-
-def cluster_named(metadata: Metadata) -> str:
-    """The cluster that a caller says that it is of; empty when it says none, or several (ca.md 4.6)."""
-    named = [value for name, value in metadata if name == "clusterid" and isinstance(value, str)]
-    return named[0] if len(named) == 1 else ""
 
 
 class _Claims(Struct):
