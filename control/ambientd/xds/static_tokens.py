@@ -2,9 +2,13 @@
 TLS. Whoever can read the file can be any of its callers, so it is refused beside a real cluster (app.py). Must not say
 a token in an error.
 
-tokens: - token: a-long-secret          # what the client sends as a bearer namespace: istio-system serviceAccount:
-ztunnel pod: ztunnel-a                # optional, as the two below: as in the manifest of the pod that holds the
-token uid: 7b0c3a1e node: node-a
+    tokens:
+    - token: a-long-secret        # what the client sends as a bearer
+      namespace: istio-system
+      serviceAccount: ztunnel
+      pod: ztunnel-a              # optional, as the two below: as in the manifest of the pod that holds the token
+      uid: 7b0c3a1e
+      node: node-a
 """
 
 from __future__ import annotations
