@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
+from ambientd.kube.api import Api
+from ambientd.kube.errors import Forbidden, Refused, Unreachable
 from ambientd.xds.authentication import (
     BELIEVED_S,
+    DEADLINE_S,
     DISBELIEVED_S,
     Authenticator,
     Denied,
@@ -25,7 +29,7 @@ from ambientd.xds.authentication import (
 )
 from ambientd.xds.node import Node
 from ambientd.xds.static_tokens import BadTokenFile, load_tokens
-from ambientd.xds.token_review import read_review
+from ambientd.xds.token_review import TokenReviews, read_review
 
 TOKEN = "a.secret.token-5f1c"
 ZTUNNEL = Reviewed("istio-system", "ztunnel", "ztunnel-a", "12345", "n1")
@@ -211,6 +215,30 @@ async def test_callers_with_one_token_share_one_review_and_one_that_goes_leaves_
     assert len(setup.reviews.asked) == 1
 
 
+async def test_what_is_remembered_is_bounded_and_the_oldest_goes(setup: Setup) -> None:
+    for number in range(10_001):
+        await setup.call(f"token-{number}")
+    await setup.call("token-10000")
+    assert len(setup.reviews.asked) == 10_001
+    await setup.call("token-0")
+    assert len(setup.reviews.asked) == 10_002
+
+
+async def test_reviews_at_one_time_are_bounded_and_more_are_told_to_come_again(setup: Setup) -> None:
+    setup.reviews.gate = asyncio.Event()
+    calls = [asyncio.create_task(setup.call(f"token-{number}")) for number in range(2_000)]
+    await asyncio.sleep(0)
+    with pytest.raises(CannotTell, match="2000 reviews of tokens are under way already"):
+        await setup.call("one-more")
+    setup.reviews.gate.set()
+    await asyncio.gather(*calls)
+    await setup.call("one-more")
+
+
+def test_a_whole_call_has_less_than_ten_seconds() -> None:
+    assert DEADLINE_S < 10
+
+
 # What an API server answers (ca.md 4.6).
 
 
@@ -265,6 +293,19 @@ def test_every_condition_refuses_by_itself(changes: dict[str, Any], refusal: Ref
     assert denied.value.refusal is refusal
 
 
+def test_the_first_of_several_pods_counts() -> None:
+    names = {f"authentication.kubernetes.io/{name}": [name, "other"] for name in ("pod-name", "pod-uid", "node-name")}
+    found = read_review(review(extra=names), TOKEN, ("istio-ca",))
+    assert found == Reviewed("istio-system", "ztunnel", "pod-name", "pod-uid", "node-name")
+    nothing: Any = {"authentication.kubernetes.io/pod-name": [], "authentication.kubernetes.io/pod-uid": None}
+    assert read_review(review(extra=nothing), TOKEN, ("istio-ca",)) == Reviewed("istio-system", "ztunnel")
+
+
+def test_one_of_several_audiences_is_enough() -> None:
+    found = read_review(review(audiences=["vault", "istio-ca"]), TOKEN, ("istio-ca", "x"))
+    assert found == ZTUNNEL
+
+
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"status":1}', b'{"status":{"user":{"username":1}}}', b"\xff"])
 def test_what_is_no_review_is_an_outage_and_not_a_refusal(raw: bytes) -> None:
     with pytest.raises(CannotTell, match="no TokenReview"):
@@ -275,6 +316,45 @@ def test_a_token_that_an_answer_quotes_does_not_get_out() -> None:
     with pytest.raises(Denied) as denied:
         read_review(review(error=f"cannot parse {TOKEN} at 3"), TOKEN, ("istio-ca",))
     assert str(denied.value) == "the token is refused: cannot parse … at 3"
+
+
+class Answering:
+    """Takes the place of `Api`."""
+
+    def __init__(self, answer: bytes | Exception) -> None:
+        self.asked: Any = None
+        self._answer = answer
+
+    async def send(self, method: str, path: str, *, body: bytes, **_: Any) -> bytes:
+        self.asked = json.loads(body)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+async def test_a_review_asks_for_the_audiences() -> None:
+    api = Answering(review())
+    assert await TokenReviews(cast("Api", api), ("istio-ca", "vault")).review(TOKEN) == ZTUNNEL
+    assert api.asked["spec"] == {"token": TOKEN, "audiences": ["istio-ca", "vault"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (Unreachable(f"nobody answered about {TOKEN}"), CannotTell),
+        (Forbidden(f"who sends {TOKEN} may not"), CannotTell),
+        (Refused(f"cannot store {TOKEN}", status=500), CannotTell),
+        (Refused(f"cannot read {TOKEN}", status=400), Denied),
+        (Refused(f"too long: {TOKEN}", status=413), Denied),
+        (Refused(f"invalid: {TOKEN}", status=422), Denied),
+    ],
+)
+async def test_an_api_server_that_quotes_a_token_does_not_get_it_into_an_error(
+    answer: Exception, error: type[Exception]
+) -> None:
+    with pytest.raises(error) as raised:
+        await TokenReviews(cast("Api", Answering(answer)), ("istio-ca",)).review(TOKEN)
+    assert TOKEN not in "".join(traceback.format_exception(raised.value))
 
 
 # Tokens in a file.

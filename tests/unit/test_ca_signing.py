@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from cryptography import x509
 
-from ambientd.ca import orders
+from ambientd.ca import orders, signing
 from ambientd.ca.authority import Authority, Lifetimes, Public, Unusable
 from ambientd.ca.orders import Failed, Rejected, Sign, Signed, SignError, Use, Used
 from ambientd.ca.signing import Busy, Signer, SigningFailed
@@ -236,6 +236,23 @@ async def test_who_waits_while_the_process_dies_is_told(signer: Signer) -> None:
     with pytest.raises(SigningFailed) as caught:
         await waiting
     assert caught.value.error is SignError.UNKNOWN
+
+
+async def test_a_process_that_hangs_is_ended_and_started_again(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    await signer.start()
+    running = asyncio.create_task(signer.run())
+    first = signer.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    with monkeypatch.context() as patience, pytest.raises(SigningFailed, match="took too long") as caught:
+        patience.setattr(signing, "_ANSWER_S", 0.3)
+        await signer.sign(CSR, [ID], 0)
+    assert caught.value.error is SignError.UNKNOWN
+    await eventually(lambda: signer.restarts == 1 and signer.is_ready)
+    assert signer.pid != first
+    await signer.sign(CSR, [ID], 0)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_a_restart_whose_authority_cannot_be_fetched_is_tried_again() -> None:
