@@ -69,7 +69,8 @@ class Inline:
 
     def __init__(self, authority: Authority | None = None, lifetimes: Lifetimes | None = None) -> None:
         self.worker = Worker()
-        self.use(self_signed() if authority is None else authority, lifetimes)
+        self.authority = self_signed() if authority is None else authority
+        self.use(self.authority, lifetimes)
         self.signed: list[Sign] = []
         self.now = NOW
 
@@ -78,8 +79,8 @@ class Inline:
         if isinstance(answer, Rejected):
             raise Unusable(answer.source, answer.faults)
 
-    async def sign(self, csr: str, subject_ids: Sequence[str], requested_s: int) -> Signed:
-        order = Sign(0, csr, tuple(subject_ids), requested_s)
+    async def sign(self, csr: str, subject_ids: Sequence[str], requested_s: int, *, is_limited: bool = True) -> Signed:
+        order = Sign(0, csr, tuple(subject_ids), requested_s, is_limited)
         self.signed.append(order)
         answer = self.worker.handle(order, self.now)
         if isinstance(answer, Failed):

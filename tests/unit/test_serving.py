@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from ambientd.ca.authority import Authority, Public
 from ambientd.ca.making import create_self_signed
-from ambientd.ca.serving import BadPair, Files, Issuer, Pair, Shown, find_files, is_due, read_pair, service_names
+from ambientd.ca.serving import (
+    MOUNTED,
+    BadPair,
+    Files,
+    Issuer,
+    Pair,
+    Shown,
+    find_files,
+    follow_files,
+    is_due,
+    issue,
+    read_pair,
+    service_names,
+)
 from ambientd.ca.signing import Signer
 from tests.e2e.tls_front import make_certificate
+from tests.unit.authorities import DAY, NOW, certify, key_pem, plugged_in
+from tests.unit.authorities import files as made_files
+from tests.unit.certificate_server import Inline
+from tests.unit.stored_secrets import FastClock
 
 DAY_S = 86_400
 NAMES = ("istiod.istio-system.svc",)
@@ -169,3 +189,99 @@ def test_a_key_of_another_certificate_is_refused(files: Files, tmp_path: Path) -
 def test_files_of_the_flags_count_only_together() -> None:
     assert find_files("a", "b", "") is None
     assert find_files("a", "b", "c") == Files(Path("a"), Path("b"), Path("c"))
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (["tls/tls.crt", "tls/tls.key", "ca/root-cert.pem"], MOUNTED[0]),
+        (["tls/tls.crt", "tls/tls.key", "tls/ca.crt"], MOUNTED[1]),
+        (["tls/tls.crt", "tls/tls.key", "tls/ca.crt", "ca/root-cert.pem"], MOUNTED[0]),
+        (["tls/tls.crt", "tls/tls.key"], None),
+        (["tls/tls.crt", "tls/ca.crt"], None),
+        (["tls/tls.key", "ca/root-cert.pem"], None),
+        ([], None),
+    ],
+)
+def test_a_mounted_certificate_counts_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: list[str], expected: Files | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in there:
+        path = Path("var/run/secrets/istiod") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    assert find_files("", "", "") == expected
+    assert find_files("a", "b", "c") == Files(Path("a"), Path("b"), Path("c"))
+
+
+def test_a_certificate_that_has_expired_is_refused_and_says_when(files: Files) -> None:
+    old = certify("old", "P-256/old", starts=NOW - DAY, ends=NOW)
+    files.certificate.write_bytes(old.pem)
+    files.key.write_bytes(key_pem(old.key))
+    with pytest.raises(BadPair, match=r"front\.pem: expired at 2026-08-01T12:00:00Z"):
+        read_pair(files)
+
+
+class Following:
+    """A pair from files that is followed, with a clock that goes fast."""
+
+    def __init__(self, files: Files) -> None:
+        self.clock = FastClock()
+        self.shown = Shown(read_pair(files))
+        self.changed: list[Pair] = []
+        self.task = asyncio.create_task(
+            follow_files(files, self.shown, self.changed.append, self.clock.sleep, self.clock)
+        )
+
+    async def until(self, claim: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not claim():
+                await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+async def test_other_roots_alone_are_a_change_and_the_certificate_stays(files: Files) -> None:
+    files = replace(files, roots=files.roots.with_name("roots.pem"))
+    files.roots.write_bytes(files.certificate.read_bytes())
+    following = Following(files)
+    first = following.shown.pair
+    files.roots.write_bytes(certify("another root", "P-256/x").pem)
+    await following.until(lambda: len(following.changed) == 1)
+    assert following.changed == [replace(first, roots=files.roots.read_text())]
+    assert following.shown.pair == following.changed[0]
+    await following.stop()
+
+
+async def test_what_cannot_be_shown_leaves_the_former_and_is_said_every_minute(files: Files) -> None:
+    following = Following(files)
+    former, good = following.shown.pair, files.key.read_bytes()
+    with capture_logs() as logs:
+        files.key.write_bytes(b"half")
+        await following.until(lambda: len(logs) >= 3)
+        assert following.clock.now_s >= 2 * 60
+    assert {entry["reason"] for entry in logs} == {following.shown.trouble}
+    assert "front.key: must be an unencrypted private key" in following.shown.trouble
+    assert (following.shown.pair, following.changed) == (former, [])
+    files.key.write_bytes(good)
+    await following.until(lambda: following.shown.trouble == "")
+    await following.stop()
+
+
+# Under our own authority.
+
+
+@pytest.mark.parametrize(
+    ("of_the_authority", "curve"), [("RSA-2048", "secp256r1"), ("P-256", "secp256r1"), ("P-384", "secp384r1")]
+)
+async def test_the_key_goes_with_that_of_the_authority(of_the_authority: str, curve: str) -> None:
+    ca = certify("ca", of_the_authority)
+    signer = Inline(plugged_in(made_files(ca, [ca], [ca])))
+    pair = await issue(signer, signer.authority.public, NAMES, 100 * DAY_S)
+    shown = x509.load_pem_x509_certificates(pair.certificates.encode())[0].public_key()
+    assert isinstance(shown, ec.EllipticCurvePublicKey)
+    assert shown.curve.name == curve
+    assert signer.signed[0].is_limited is False

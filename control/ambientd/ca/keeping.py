@@ -34,6 +34,7 @@ from ambientd.ca.roots import (
 )
 from ambientd.ca.secrets import Conflict, Data, Secret, Secrets
 from ambientd.ca.signing import Signer, SigningFailed
+from ambientd.ca.standstill import POLL_S, Standstill
 from ambientd.kube.backoff import Backoff
 from ambientd.kube.errors import ApiError
 from ambientd.resources.faults import Fault
@@ -43,9 +44,6 @@ log = structlog.get_logger("pkica")
 
 START_S = 1200.0
 """How long the start tries to have an authority, seconds (ca.md 10.3)."""
-_POLL_S = 0.3
-"""Between looks at a folder. A change counts once it has stood still for so long: a mount is swapped in several
-steps."""
 _SECRET_POLL_S = 30.0
 _TELL_S = 60.0
 _LOOK_AT_MOST_EVERY_S = 5.0
@@ -81,7 +79,7 @@ class Keeper:
         self._sleep = sleep
         self._now_s = now_s
         self._folder = Path(security.ca_dir)
-        self._seen = _signature(self._folder)
+        self._files_changed = Standstill([self._folder / name for name in _FILES])
         self._in_memory: Authority | None = None
         """Only where there is nowhere else to keep it."""
         self._is_plugged_in = False
@@ -161,8 +159,7 @@ class Keeper:
             )
 
     async def _files(self) -> tuple[Mapping[str, bytes], str]:
-        # Looked at before it is read: what changes meanwhile is seen as a change.
-        self._seen = _signature(self._folder)
+        self._files_changed.begin()
         files = await asyncio.to_thread(read_folder, self._folder)
         if self._security.uses_remote_certs and self._secrets is not None and not files.keys() >= _NATIVE:
             secret = await self._secrets.read(PLUGGED_IN_SECRET)
@@ -201,14 +198,9 @@ class Keeper:
     # Plugged in (ca.md 10.4).
 
     async def _follow_folder(self) -> Never:
-        has_changed = False
         while True:
-            await self._sleep(_POLL_S)
-            signature = _signature(self._folder)
-            if signature != self._seen:
-                self._seen, has_changed = signature, True
-            elif has_changed:
-                has_changed = False
+            await self._sleep(POLL_S)
+            if self._files_changed.has_come():
                 await self._reload(lambda: asyncio.to_thread(read_folder, self._folder), str(self._folder))
 
     async def _follow_secret(self) -> Never:
@@ -385,16 +377,3 @@ def read_folder(folder: Path) -> dict[str, bytes]:
             fault = Fault(name, "must be a file that can be read", error.strerror or "", "the set is not put to use")
             raise Unusable(str(folder), (fault,)) from None
     return found
-
-
-def _signature(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
-    """Changes when a file does, or the mount is swapped."""
-    found: list[tuple[int, int, int] | None] = []
-    for name in _FILES:
-        try:
-            status = (folder / name).stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-    return tuple(found)

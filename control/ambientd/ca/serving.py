@@ -21,11 +21,11 @@ from ambientd.ca.authority import PrivateKey, Public
 from ambientd.ca.orders import Signed
 from ambientd.ca.parsing import UNREADABLE, extension_of, first_certificate, public_bytes
 from ambientd.ca.signing import Busy, SigningFailed
+from ambientd.ca.standstill import POLL_S, Standstill
 
 log = structlog.get_logger("serving")
 
 _CHECK_S = 60.0
-_POLL_S = 0.3
 _TELL_S = 60.0
 _WORTH_S = 60.0
 """A certificate that lives less than this longer is not worth another."""
@@ -265,28 +265,23 @@ async def follow_files(
     shown: Shown,
     changed: Callable[[Pair], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> Never:
     """Shows what the files hold whenever they have changed and then stood still; what cannot be shown leaves the former
     in force and is told of every minute. For ever."""
-    # They may have changed since they were read at the start.
-    seen, has_changed = _signature(files), True
+    standstill = Standstill(_paths(files), has_changed=True)
     told_s = 0.0
     while True:
-        await sleep(_POLL_S)
-        if shown.trouble and time.monotonic() >= told_s + _TELL_S:
-            told_s = time.monotonic()
+        await sleep(POLL_S)
+        if shown.trouble and now_s() >= told_s + _TELL_S:
+            told_s = now_s()
             log.error("the serving certificate in the files is not in use; the former stays", reason=shown.trouble)
-        signature = _signature(files)
-        if signature != seen:
-            seen, has_changed = signature, True
+        if not standstill.has_come():
             continue
-        if not has_changed:
-            continue
-        has_changed = False
         try:
             pair = await asyncio.to_thread(read_pair, files)
         except BadPair as error:
-            shown.trouble, told_s = str(error), 0.0
+            shown.trouble, told_s = str(error), -_TELL_S
             continue
         shown.trouble = ""
         if pair != shown.pair:
@@ -296,18 +291,6 @@ async def follow_files(
 
 def _paths(files: Files) -> tuple[Path, Path, Path]:
     return files.certificate, files.key, files.roots
-
-
-def _signature(files: Files) -> tuple[tuple[int, int, int] | None, ...]:
-    found: list[tuple[int, int, int] | None] = []
-    for path in _paths(files):
-        try:
-            status = path.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-    return tuple(found)
 
 
 def _certificates(path: Path, content: bytes) -> list[x509.Certificate]:
