@@ -6,7 +6,9 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import socket
 import ssl
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,25 +28,24 @@ from tests.e2e.tls_front import make_certificate
 from tests.unit.authorities import Link, certify, files
 from tests.wire.process import ServerProcess, WireClient, eventually, free_port, serving
 
-MESH = """\
+
+def pod(namespace: str, name: str, account: str, ip: str, *, uid: str = "", node: str = "node-a") -> str:
+    return f"""\
 apiVersion: v1
 kind: Pod
-metadata: {name: ztunnel-a, namespace: istio-system, uid: uid-a}
-spec: {nodeName: node-a, serviceAccountName: ztunnel}
-status: {phase: Running, podIP: 10.1.0.1}
+metadata: {{name: {name}, namespace: {namespace}, uid: {uid or name}}}
+spec: {{nodeName: {node}, serviceAccountName: {account}}}
+status: {{phase: Running, podIP: {ip}}}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: cart-0, namespace: shop, uid: uid-cart}
-spec: {nodeName: node-a, serviceAccountName: cart}
-status: {phase: Running, podIP: 10.1.0.2}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: till-0, namespace: shop, uid: uid-till}
-spec: {nodeName: node-b, serviceAccountName: till}
-status: {phase: Running, podIP: 10.1.0.3}
 """
+
+
+MESH = (
+    pod("istio-system", "ztunnel-a", "ztunnel", "10.1.0.1", uid="uid-a")
+    + pod("shop", "cart-0", "cart", "10.1.0.2", uid="uid-cart")
+    + pod("shop", "till-0", "till", "10.1.0.3", node="node-b")
+)
+LATE = pod("istio-system", "late", "ztunnel", "10.1.0.4")
 
 TOKENS = """\
 tokens:
@@ -227,7 +228,7 @@ def test_a_server_with_files_shows_new_ones_without_ending_connections(folder: P
         eventually(lambda: server.log().count("serving certificate\t") == 2, "the new pair is shown")
         new = WireClient(port, root=second, metadata=OF_NODE_A)
         eventually(lambda: new.ztunnel.is_ready, "a connection with the new pair")
-        (folder / "late.yaml").write_text(MESH.partition("---")[0].replace("ztunnel-a", "late").replace("uid-a", "l"))
+        (folder / "late.yaml").write_text(LATE)
         for client in (old, new):
             eventually(
                 lambda client=client: "Kubernetes//Pod/istio-system/late" in client.ztunnel.workloads,  # type: ignore[misc]
@@ -247,12 +248,15 @@ def plug_in(folder: Path, name: str, root: Link) -> None:
         os.replace(folder / f"{file}.new", folder / file)
 
 
+def lasting_root() -> Link:
+    now = datetime.datetime.now(datetime.UTC)
+    starts, ends = now - datetime.timedelta(days=2), now + datetime.timedelta(days=60)
+    return certify("root", "P-256/of-all", starts=starts, ends=ends)
+
+
 def test_another_intermediate_signs_and_is_shown_without_ending_connections(folder: Path, tmp_path: Path) -> None:
     port, authority = free_port(), tmp_path / "cacerts"
-    now = datetime.datetime.now(datetime.UTC)
-    root = certify(
-        "root", "P-256/of-all", starts=now - datetime.timedelta(days=2), ends=now + datetime.timedelta(days=60)
-    )
+    root = lasting_root()
     plug_in(authority, "first", root)
     flags = ("--secure-grpc-addr", f"127.0.0.1:{port}", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
     variables = {"CA_TRUSTED_NODE_ACCOUNTS": "istio-system/ztunnel", "ROOT_CA_DIR": str(authority)}
@@ -274,7 +278,7 @@ def test_another_intermediate_signs_and_is_shown_without_ending_connections(fold
         eventually(lambda: client.ztunnel.is_ready, "the first answers")
         plug_in(authority, "second", root)
         eventually(lambda: issuers() == ("CN=second", "CN=second"), "the other intermediate signs and is shown")
-        (folder / "late.yaml").write_text(MESH.partition("---")[0].replace("ztunnel-a", "late").replace("uid-a", "l"))
+        (folder / "late.yaml").write_text(LATE)
         eventually(lambda: "Kubernetes//Pod/istio-system/late" in client.ztunnel.workloads, "the old connection lives")
         client.close()
 
@@ -296,11 +300,144 @@ def test_sigterm_ends_server_and_streams_with_success(secured: Secured) -> None:
     assert "Traceback" not in secured.server.log()
 
 
-def test_an_unusable_plugged_in_authority_ends_the_start_with_file_and_reason(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ca-cert.pem": None, "ca-key.pem": None, "cert-chain.pem": None}, r"ca-cert\.pem must be there"),
+        ({"ca-key.pem": b"x"}, r"ca-key\.pem must be an unencrypted private key"),
+        ({"ca-cert.pem": b"x"}, r"ca-cert\.pem must hold a certificate"),
+    ],
+    ids=["a lone root", "no key", "no certificate"],
+)
+def test_an_unusable_plugged_in_authority_ends_the_start_with_file_and_reason(
+    folder: Path, tmp_path: Path, changes: dict[str, bytes | None], said: str
+) -> None:
     authority = tmp_path / "cacerts"
-    authority.mkdir()
-    (authority / "root-cert.pem").write_text("x")
+    plug_in(authority, "first", certify("root", "P-256/of-all"))
+    for name, content in changes.items():
+        (authority / name).unlink()
+        if content is not None:
+            (authority / name).write_bytes(content)
     flags = ("--secure-grpc-addr", "127.0.0.1:0", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
-    line = r"there is no certificate authority: .*cacerts: .*ca-cert\.pem must be there"
-    with pytest.raises(AssertionError, match=line):
+    with pytest.raises(AssertionError, match=rf"there is no certificate authority: .*cacerts: .*{said}"):
         ServerProcess(folder, tmp_path / "log", *flags, ROOT_CA_DIR=str(authority))
+
+
+def test_material_that_cannot_be_used_shows_as_a_metric_and_on_the_page_until_it_can(
+    folder: Path, tmp_path: Path
+) -> None:
+    port, authority = free_port(), tmp_path / "cacerts"
+    root = lasting_root()
+    plug_in(authority, "first", root)
+    flags = ("--secure-grpc-addr", f"127.0.0.1:{port}", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+    with serving(folder, tmp_path / "log", *flags, ROOT_CA_DIR=str(authority)) as server:
+        secured = Secured(server, port)
+
+        def shows() -> tuple[str, int]:
+            (line,) = (line for line in secured.page("metrics").splitlines() if line.startswith(UNUSABLE))
+            return line.removeprefix(UNUSABLE), len(json.loads(secured.page("debug/ca"))["troubles"])
+
+        assert shows() == ("0", 0)
+        expires_s = round(root.certificate.not_valid_after_utc.timestamp())
+        assert f"citadel_server_root_cert_expiry_timestamp {expires_s}" in secured.page("metrics")
+        (authority / "ca-key.pem").write_bytes(b"half")
+        eventually(lambda: shows() == ("1", 1), "what cannot be used is shown")
+        own = (("authorization", "Bearer secret-of-cart"),)
+        assert names_of(secured.stub(root.pem).CreateCertificate(request(), metadata=own, timeout=10)) == [CART]
+        plug_in(authority, "second", root)
+        eventually(lambda: shows() == ("0", 0), "and no longer")
+
+
+UNUSABLE = "ambientd_ca_unusable_material "
+
+
+def test_another_trust_domain_holds_from_the_next_certificate_and_an_illegal_one_never(
+    secured: Secured, folder: Path
+) -> None:
+    own = (("authorization", "Bearer secret-of-cart"),)
+
+    def issued() -> str:
+        (name,) = names_of(secured.stub().CreateCertificate(request(), metadata=own, timeout=10))
+        return name
+
+    def configure(trust_domain: str) -> None:
+        metadata = {"name": "istio", "namespace": "istio-system"}
+        mesh = f"trustDomain: '{trust_domain}'\n"
+        manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mesh": mesh}}
+        (folder / "mesh-configuration.yaml").write_text(json.dumps(manifest))
+
+    assert issued() == CART
+    configure("corp.example")
+    eventually(lambda: issued() == CART.replace("cluster.local", "corp.example"), "the other trust domain")
+    for illegal in ("td@x", "a,b", "x_y"):
+        configure(illegal)
+        eventually(lambda illegal=illegal: illegal in secured.server.log(), "it is refused")  # type: ignore[misc]
+        assert issued() == CART.replace("cluster.local", "corp.example")
+
+
+def test_without_authentication_streams_are_served_and_nobody_gets_a_certificate(folder: Path, tmp_path: Path) -> None:
+    port = free_port()
+    flags = ("--secure-grpc-addr", f"127.0.0.1:{port}", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+    variables = {"XDS_AUTH": "false", "CA_TRUSTED_NODE_ACCOUNTS": "istio-system/ztunnel", "ROOT_CA_DIR": "none"}
+    with serving(folder, tmp_path / "log", *flags, **variables) as server:
+        secured = Secured(server, port)
+        assert refusal(secured.stub(), CART, *OF_NODE_A) == ("UNAUTHENTICATED", "authentication failure")
+        client = WireClient(port, root=secured.root)
+        eventually(lambda: client.ztunnel.is_ready, "the first answers without a token")
+        client.close()
+
+
+def test_files_serve_streams_where_nothing_is_signed(folder: Path, tmp_path: Path) -> None:
+    port = free_port()
+    certificate, key = make_certificate(tmp_path)
+    flags = (
+        *("--secure-grpc-addr", f"127.0.0.1:{port}", "--token-review", f"static:{tmp_path / 'tokens.yaml'}"),
+        *("--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--ca-cert-file", str(certificate)),
+    )
+    with serving(folder, tmp_path / "log", *flags, ENABLE_CA_SERVER="false") as server:
+        root = certificate.read_bytes()
+        client = WireClient(port, root=root, metadata=OF_NODE_A)
+        eventually(lambda: client.ztunnel.is_ready, "the first answers")
+        assert refusal(Secured(server, port).stub(root), CART, *OF_NODE_A)[0] == "UNIMPLEMENTED"
+        client.close()
+
+
+@pytest.mark.parametrize("variables", [{"PILOT_CERT_PROVIDER": "none"}, {"ENABLE_CA_SERVER": "false"}])
+def test_without_a_certificate_there_is_no_tls_port_and_the_rest_is_served(
+    folder: Path, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    port = free_port()
+    flags = ("--secure-grpc-addr", f"127.0.0.1:{port}", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+    with serving(folder, tmp_path / "log", *flags, ROOT_CA_DIR="none", **variables) as server:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        assert "there is no serving certificate, so the TLS port is not opened" in server.log()
+
+
+@pytest.mark.parametrize(
+    ("version", "is_served"),
+    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_tls_begins_with_1_2(secured: Secured, version: ssl.TLSVersion, is_served: bool) -> None:
+    context = ssl.create_default_context(cadata=secured.root.decode())
+    # A client of today would not even ask for the old one.
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("127.0.0.1", secured.port), timeout=5) as plain:
+        if not is_served:
+            with pytest.raises(ssl.SSLError):
+                context.wrap_socket(plain, server_hostname="localhost")
+            return
+        with context.wrap_socket(plain, server_hostname="localhost") as secure:
+            assert (secure.version(), secure.selected_alpn_protocol()) == (version.name.replace("_", "."), "h2")
+
+
+def test_a_client_that_pings_an_idle_stream_keeps_it(secured: Secured) -> None:
+    """Once a second here, where ztunnel does it every 30 s; by default the third ping would end the connection."""
+    client = WireClient(secured.port, root=secured.root, metadata=OF_NODE_A)
+    eventually(lambda: client.ztunnel.is_ready, "the first answers")
+    time.sleep(5)
+    assert client.ended is None
+    client.close()
