@@ -8,7 +8,7 @@ import base64
 import datetime
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -273,14 +273,14 @@ async def secret_of(client: Client, namespace: str) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in held["data"].items()}
 
 
-async def test_replicas_that_start_at_once_share_one_root(
+async def test_ten_replicas_that_start_at_once_share_one_root(
     api_server: ApiServer, client: Client, namespace: str
 ) -> None:
-    async with api_to(api_server) as one, api_to(api_server) as two:
-        replicas = [Replica(api, namespace) for api in (one, two)]
+    async with AsyncExitStack() as apis:
+        replicas = [Replica(await apis.enter_async_context(api_to(api_server)), namespace) for _ in range(10)]
         try:
             await asyncio.gather(*(replica.keeper.start() for replica in replicas))
-            assert replicas[0].roots == replicas[1].roots
+            assert {replica.roots for replica in replicas} == {replicas[0].roots}
             data = await secret_of(client, namespace)
             assert data["ca-cert.pem"].decode() == replicas[0].roots
             assert set(data) == {"ca-cert.pem", "ca-key.pem", "root-cert.pem", "cert-chain.pem", "key.pem"}

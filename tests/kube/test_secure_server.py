@@ -12,14 +12,16 @@ from pathlib import Path
 import grpc
 import pytest
 import yaml
+from cryptography import x509
 
 from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd_api.ca_pb2_grpc import IstioCertificateServiceStub
 from tests.kube.apiserver import ApiServer
 from tests.kube.client import Client, Refused
 from tests.kube.test_tokens import make_account, make_pod
+from tests.unit.authorities import Link, revocations, signing_key
 from tests.wire.process import ServerProcess, WireClient, eventually, free_port
-from tests.wire.test_tls import names_of, refusal, request
+from tests.wire.test_tls import lasting_root, names_of, plug_in, refusal, request
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -64,6 +66,7 @@ async def test_a_node_s_proxy_gets_its_identities_and_nobody_else_s(
     try:
         root = (await _root_in(client, namespace, root_map)).encode()
         assert root == (await _root_in(client, "kube-system", root_map)).encode()
+        assert await _held_in(client, namespace, f"crl-{namespace}", "ca-crl.pem") == ""
 
         def talk() -> None:
             credentials = grpc.ssl_channel_credentials(root)
@@ -92,6 +95,38 @@ async def test_a_node_s_proxy_gets_its_identities_and_nobody_else_s(
             return False
 
         await _in_thread(lambda: eventually(is_refused, "the pod is gone"))
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def test_a_revocation_list_is_given_to_namespaces_and_stays_and_the_roots_with_it(
+    api_server: ApiServer, client: Client, namespace: str, tmp_path: Path
+) -> None:
+    folder, root = tmp_path / "cacerts", lasting_root()
+    plug_in(folder, "first", root)
+    root_map, crl_map = f"root-{namespace}", f"crl-{namespace}"
+    variables = {"ROOT_CA_DIR": str(folder), "PILOT_CA_CERT_CONFIGMAP": root_map, "PILOT_CRL_CONFIGMAP": crl_map}
+    flags = ("--secure-grpc-addr", "127.0.0.1:0", "--https-addr", "", "--namespace", namespace)
+    server = await asyncio.to_thread(ServerProcess, api_server.kubeconfig(), tmp_path / "log", *flags, **variables)
+    try:
+        assert (await _root_in(client, namespace, root_map)).encode() == root.pem
+        assert await _held_in(client, namespace, crl_map, "ca-crl.pem") == ""
+        before = await client.get("v1", "ConfigMap", root_map, namespace)
+
+        (signer,) = x509.load_pem_x509_certificates((folder / "ca-cert.pem").read_bytes())
+        lists = revocations(Link(signer, signing_key("P-256/first"))).decode()
+        (folder / "ca-crl.pem").write_text(lists)
+        async with asyncio.timeout(30):
+            while await _held_in(client, namespace, crl_map, "ca-crl.pem") != lists:
+                await asyncio.sleep(0.05)
+
+        (folder / "ca-crl.pem").unlink()
+        await asyncio.to_thread(plug_in, folder, "second", root)
+        reloaded = "the plugged-in certificate authority was reloaded"
+        await asyncio.to_thread(lambda: eventually(lambda: server.log().count(reloaded) >= 2, "the next set is used"))
+        await asyncio.sleep(0.5)
+        assert await _held_in(client, namespace, crl_map, "ca-crl.pem") == lists
+        assert await client.get("v1", "ConfigMap", root_map, namespace) == before
     finally:
         await asyncio.to_thread(server.stop)
 
@@ -127,9 +162,13 @@ async def _in_thread(work: Callable[[], None]) -> None:
 
 
 async def _root_in(client: Client, namespace: str, name: str) -> str:
+    return await _held_in(client, namespace, name, "root-cert.pem")
+
+
+async def _held_in(client: Client, namespace: str, name: str, key: str) -> str:
     async with asyncio.timeout(30):
         while True:
             try:
-                return str((await client.get("v1", "ConfigMap", name, namespace))["data"]["root-cert.pem"])
+                return str((await client.get("v1", "ConfigMap", name, namespace))["data"][key])
             except Refused:
                 await asyncio.sleep(0.1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -12,6 +15,7 @@ from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
 from ambientd.kube.access import find_origin
 from ambientd.kube.api import Api
 from ambientd.kube.credentials import Credentials
+from ambientd.kube.turns import Urgency
 from ambientd.xds.authentication import Authenticator
 from ambientd.xds.token_review import TokenReviews
 from tests.kube.apiserver import ADMIN_TOKEN, NOBODY_TOKEN, ApiServer
@@ -19,6 +23,8 @@ from tests.kube.client import Client, Manifest
 from tests.kube.proxy import ChaosProxy, Hangup, Stall
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
+
+_NO_ALGORITHM = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').decode().rstrip("=")
 
 
 class Outcomes:
@@ -76,6 +82,14 @@ async def make_pod(client: Client, namespace: str, name: str, account: str, node
     )
 
 
+async def token_of(api: Api, namespace: str, account: str, **spec: Any) -> str:
+    """With a spec of its own."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    answer = await api.send("POST", path, urgency=Urgency.CALLER, body=json.dumps(request).encode())
+    return str(json.loads(answer)["status"]["token"])
+
+
 async def test_a_bound_token_tells_account_pod_and_node(api: Api, client: Client, namespace: str) -> None:
     node = f"node-of-{namespace}"
     await client.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
@@ -97,6 +111,64 @@ async def test_a_token_for_another_audience_is_refused(api: Api, client: Client,
     with pytest.raises(Unauthenticated, match="the token is refused"):
         await who(authenticator_of(api), token)
     assert (await who(authenticator_of(api, "istio-ca", "vault"), token)).account == "app"
+
+
+async def test_the_audience_of_the_api_server_itself_is_another(api: Api, client: Client, namespace: str) -> None:
+    await make_account(client, namespace, "app")
+    token = await client.token(namespace, "app", audience="https://kubernetes.default.svc.cluster.local")
+    with pytest.raises(Unauthenticated, match="the token is refused"):
+        await who(authenticator_of(api), token)
+
+
+async def test_a_token_for_our_audience_and_another_is_accepted(api: Api, client: Client, namespace: str) -> None:
+    await make_account(client, namespace, "app")
+    token = await token_of(api, namespace, "app", audiences=["vault", "istio-ca"])
+    assert (await who(authenticator_of(api), token)).account == "app"
+
+
+async def test_a_token_that_is_bound_to_something_else_tells_no_pod(api: Api, client: Client, namespace: str) -> None:
+    await make_account(client, namespace, "app")
+    metadata = {"namespace": namespace, "name": "bound"}
+    secret = await client.create({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    node = await client.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n-{namespace}"}})
+    for found in (secret, node):
+        about = {"apiVersion": "v1", "kind": found["kind"], "name": found["metadata"]["name"]}
+        token = await token_of(api, namespace, "app", audiences=["istio-ca"], boundObjectRef=about)
+        caller = await who(authenticator_of(api), token)
+        assert (caller.account, caller.pod_name, caller.pod_uid) == ("app", "", "")
+
+
+async def test_the_token_of_an_account_that_is_gone_is_refused(api: Api, client: Client, namespace: str) -> None:
+    await make_account(client, namespace, "app")
+    token = await client.token(namespace, "app")
+    metadata = {"namespace": namespace, "name": "app"}
+    await client.delete({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    with pytest.raises(Unauthenticated, match="the token is refused"):
+        await who(authenticator_of(api), token)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda head, body, signature: f"{head}.{body[:20]}{'A' if body[20] != 'A' else 'B'}{body[21:]}.{signature}",
+        lambda head, body, signature: f"{head}.{body}.{signature[:-8]}",
+        lambda head, body, signature: f"{head}.{body}.",
+        lambda head, body, signature: f"{_NO_ALGORITHM}.{body}.",
+        lambda head, body, signature: f"{_NO_ALGORITHM}.{body}.{signature}",
+        lambda head, body, signature: f" {head}.{body}.{signature}",
+        lambda head, body, signature: f"null{head}.{body}.{signature}",
+        lambda head, body, signature: "null",
+    ],
+    ids=["altered", "cut off", "unsigned", "alg none", "alg none, signed", "a blank", "null before", "null"],
+)
+async def test_a_token_that_was_changed_is_refused(
+    api: Api, client: Client, namespace: str, change: Callable[[str, str, str], str]
+) -> None:
+    await make_account(client, namespace, "app")
+    token = await client.token(namespace, "app")
+    with pytest.raises(Unauthenticated, match=r"the token is (refused|not of a service account)"):
+        await who(authenticator_of(api), change(*token.split(".")))
+    assert (await who(authenticator_of(api), token)).account == "app"
 
 
 async def test_whoever_is_no_service_account_is_refused(api: Api) -> None:
