@@ -79,7 +79,6 @@ class Secure:
         self._distributor: Distributor | None = None
         self._shown: Shown | None = None
         self._api: Api | None = None
-        self._crl = ""
         self._tasks: list[Coroutine[Any, Any, None]] = []
         self.keeper: Keeper | None = None
         self.server: Server | None = None
@@ -324,9 +323,7 @@ class Secure:
         if self._issuer is not None or self._shown is None:
             self._distribute_roots(public.roots)
         if self._security.distributes_crl:
-            # A list that was there stays until a restart: clients hold certificates that it concerns (ca.md 10.2).
-            self._crl = public.crl or self._crl
-            self._distributor.want(self._security.crl_config_map, Wanted(CRL_KEY, self._crl))
+            self._distributor.want(self._security.crl_config_map, Wanted(CRL_KEY, public.crl))
 
     def _changed_files(self, pair: Pair) -> None:
         self._distribute_roots(pair.roots)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Never
 
 import structlog
+from msgspec.structs import replace
 
 from ambientd.ca.authority import Authority, Lifetimes, Public, Unusable
 from ambientd.ca.roots import (
@@ -71,7 +72,7 @@ class Keeper:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`secrets`: None: there is no API server, and a self-signed authority lives as long as this process. `changed`
-        hears of every authority that is put to use."""
+        hears of every authority that is put to use, with the last revocation list that there was."""
         self._security = security
         self._secrets = secrets
         self._trust_domain = trust_domain
@@ -87,8 +88,10 @@ class Keeper:
         self._secret_name = SELF_SIGNED_SECRET
         self._look = asyncio.Event()
         self._told: dict[str, str] = {}
+        self._changed = changed
+        self._crl = ""
         lifetimes = Lifetimes(int(security.default_cert_s), int(security.max_cert_s))
-        self.signer = Signer(self._load, lifetimes, changed=changed)
+        self.signer = Signer(self._load, lifetimes, changed=self._put_to_use)
         self.trouble = ""
         """Why what is kept now is not in use; empty: it is."""
 
@@ -127,6 +130,11 @@ class Keeper:
     def look(self) -> None:
         """Somebody distributes other roots: perhaps another replica, which has renewed them."""
         self._look.set()
+
+    def _put_to_use(self, public: Public) -> None:
+        # A list that was there stays until a restart: clients hold certificates that it concerns (ca.md 10.2).
+        self._crl = public.crl or self._crl
+        self._changed(replace(public, crl=self._crl))
 
     # Where it comes from (ca.md 10.1).
 
@@ -200,8 +208,14 @@ class Keeper:
     async def _follow_folder(self) -> Never:
         while True:
             await self._sleep(POLL_S)
-            if self._files_changed.has_come():
-                await self._reload(lambda: asyncio.to_thread(read_folder, self._folder), str(self._folder))
+            if not self._files_changed.has_come():
+                continue
+            try:
+                files = await asyncio.to_thread(read_folder, self._folder)
+            except Unusable as error:
+                self._keep(str(error))
+                continue
+            await self._reload(files, str(self._folder))
 
     async def _follow_secret(self) -> Never:
         assert self._secrets is not None
@@ -216,17 +230,13 @@ class Keeper:
             version, data = ("", {}) if secret is None else (secret.version, secret.data.by_key)
             if version != self._remote_version:
                 self._remote_version = version or "gone"
+                await self._reload(data, source)
 
-                async def read(data: Mapping[str, bytes] = data) -> Mapping[str, bytes]:
-                    return data
-
-                await self._reload(read, source)
-
-    async def _reload(self, read: Callable[[], Awaitable[Mapping[str, bytes]]], source: str) -> None:
+    async def _reload(self, files: Mapping[str, bytes], source: str) -> None:
         active = self.signer.public
         assert active is not None
         try:
-            fresh = read_plugged_in(await read(), source, with_crl=self._security.distributes_crl)
+            fresh = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
             if fresh is None:
                 self._keep(f"{source}: the certificate authority is no longer there")
                 return
