@@ -16,7 +16,7 @@ from ambientd.ca.keeping import Keeper
 from ambientd.ca.secrets import Secrets
 from ambientd.security import Security
 from tests.unit.stored_secrets import Stored
-from tests.unit.test_keeping import made, plug_in
+from tests.unit.test_keeping import GOOD, changed_to, issued, made, plug_in, write
 
 
 async def test_a_secret_that_was_deleted_is_not_made_again_while_the_server_runs(tmp_path: Path) -> None:
@@ -45,6 +45,31 @@ async def test_roots_that_were_not_taken_are_not_taken_by_a_death_either(tmp_pat
         "must hold the roots in use",
     )
     assert {public.roots for public in heard} == {first.roots}
+
+
+async def test_what_was_not_taken_while_the_process_was_dead_is_no_trouble_once_it_was(tmp_path: Path) -> None:
+    heard = list[Public]()
+    folder = tmp_path / "cacerts"
+    write(folder, GOOD)
+    security = Security(ca_dir=str(folder))
+    keeper = Keeper(security, None, trust_domain=lambda: "cluster.local", changed=heard.append)
+    await keeper.start()
+    assert keeper.signer.pid is not None
+    os.kill(keeper.signer.pid, signal.SIGSTOP)
+    running = asyncio.create_task(keeper.run())
+    other = issued("other")
+    write(folder, changed_to(other))
+    async with asyncio.timeout(20):
+        while not keeper.signer.queued:
+            await asyncio.sleep(0.005)
+        os.kill(keeper.signer.pid, signal.SIGKILL)
+        while not keeper.trouble:
+            await asyncio.sleep(0.005)
+        while keeper.trouble:
+            await asyncio.sleep(0.005)
+    assert [public.certificate.encode() for public in heard] == [GOOD["ca-cert.pem"], other.pem]
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def _dies_between(keeper: Keeper, change: Callable[[], None], restore: Callable[[], None], said: str) -> None:

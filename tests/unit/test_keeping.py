@@ -158,6 +158,17 @@ async def test_files_that_cannot_be_used_end_the_start_at_once(
     assert found.heard == []
 
 
+async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "cacerts"
+    write(folder, GOOD)
+    async with running(folder) as found:
+        write(folder, {"ca-key.pem": None})
+        (folder / "ca-key.pem").mkdir()
+        await found.until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
+    with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
+        await Running(folder).keeper.start()
+
+
 async def test_another_intermediate_is_used_within_a_second_or_so(tmp_path: Path) -> None:
     folder, other = tmp_path / "cacerts", issued("next")
     write(folder, GOOD)

@@ -134,6 +134,7 @@ class Keeper:
     def _put_to_use(self, public: Public) -> None:
         # A list that was there stays until a restart: clients hold certificates that it concerns (ca.md 10.2).
         self._crl = public.crl or self._crl
+        self.trouble = ""
         self._changed(replace(public, crl=self._crl))
 
     # Where it comes from (ca.md 10.1).
@@ -227,9 +228,9 @@ class Keeper:
             except ApiError as error:
                 log.warning("the plugged-in authority cannot be read again", source=source, reason=str(error))
                 continue
-            version, data = ("", {}) if secret is None else (secret.version, secret.data.by_key)
+            version, data = ("gone", {}) if secret is None else (secret.version, secret.data.by_key)
             if version != self._remote_version:
-                self._remote_version = version or "gone"
+                self._remote_version = version
                 await self._reload(data, source)
 
     async def _reload(self, files: Mapping[str, bytes], source: str) -> None:
@@ -248,7 +249,6 @@ class Keeper:
         except (Unusable, SigningFailed) as error:
             self._keep(str(error))
             return
-        self.trouble = ""
         log.info("the plugged-in certificate authority was reloaded", source=source)
 
     # Self-signed (ca.md 10.3.1).
