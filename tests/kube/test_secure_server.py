@@ -127,6 +127,8 @@ async def test_a_revocation_list_is_given_to_namespaces_and_stays_and_the_roots_
         await asyncio.sleep(0.5)
         assert await _held_in(client, namespace, crl_map, "ca-crl.pem") == lists
         assert await client.get("v1", "ConfigMap", root_map, namespace) == before
+        written = await client.list("v1", "ConfigMap", namespace)
+        assert {each["metadata"]["name"] for each in written["items"]} == {root_map, crl_map}
     finally:
         await asyncio.to_thread(server.stop)
 

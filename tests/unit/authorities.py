@@ -91,8 +91,13 @@ def empty_organization() -> x509.Name:
     return empty(NameOID.ORGANIZATION_NAME)
 
 
-def pem_of(der: bytes, label: str = "CERTIFICATE REQUEST") -> str:
+def usage(**yes: bool) -> x509.KeyUsage:
+    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    every = dict.fromkeys((*names, "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(**every | yes)
 
+
+def pem_of(der: bytes, label: str = "CERTIFICATE REQUEST") -> str:
     body = base64.encodebytes(der).decode()
     return f"-----BEGIN {label}-----\n{body}-----END {label}-----\n"
 
@@ -140,20 +145,7 @@ def certify(
         .serial_number(x509.random_serial_number())
         .not_valid_before(starts)
         .not_valid_after(ends)
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=False,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                key_cert_sign=True,
-                crl_sign=signs_crls,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
+        .add_extension(usage(key_cert_sign=True, crl_sign=signs_crls), critical=True)
     )
     if ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(ca, path_length if ca else None), critical=True)

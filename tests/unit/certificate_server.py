@@ -96,12 +96,13 @@ class Aborted(Exception):
 class Call:
     """A context without a connection, for calls by the thousand."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, peer: str) -> None:
         self._metadata = metadata
+        self._peer = peer
         self.status = self.details = ""
 
     def peer(self) -> str:
-        return "ipv4:10.0.0.1:40000"
+        return self._peer
 
     def invocation_metadata(self) -> Metadata:
         return self._metadata
@@ -153,14 +154,18 @@ class Served:
     def emit(self, happened: Sequence[Event]) -> None:
         self.waiters.appeared(self.pods.apply(happened))
 
-    async def call(self, raw: bytes, metadata: Metadata) -> tuple[str, IstioCertificateResponse | None]:
+    async def call(
+        self, raw: bytes, metadata: Metadata, peer: str = "ipv4:10.0.0.1:40000"
+    ) -> tuple[str, IstioCertificateResponse | None]:
         """As `send`, without a connection: the status, and what came."""
-        context, response = await self.answer(raw, metadata)
+        context, response = await self.answer(raw, metadata, peer)
         return context.status or "OK", response
 
-    async def answer(self, raw: bytes, metadata: Metadata) -> tuple[Call, IstioCertificateResponse | None]:
+    async def answer(
+        self, raw: bytes, metadata: Metadata, peer: str = "ipv4:10.0.0.1:40000"
+    ) -> tuple[Call, IstioCertificateResponse | None]:
         """As `call`, with all that the caller is told."""
-        context = Call(metadata)
+        context = Call(metadata, peer)
         method: Any = self.service.handlers().service(_Details(METHOD))  # type: ignore[arg-type]
         try:
             return context, IstioCertificateResponse.FromString(await method.unary_unary(raw, context))

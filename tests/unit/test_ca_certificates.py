@@ -23,7 +23,17 @@ from ambientd.ca.certificates import (
 )
 from ambientd.ca.requests import PublicKey
 from ambientd.ca.verification import verify
-from tests.unit.authorities import CLIENT_AUTH, ID, NOW, SERVER_AUTH, Link, certify, self_signed, signing_key
+from tests.unit.authorities import (
+    CLIENT_AUTH,
+    ID,
+    NOW,
+    SERVER_AUTH,
+    Link,
+    certify,
+    common_name,
+    self_signed,
+    signing_key,
+)
 
 HOUR = datetime.timedelta(hours=1)
 
@@ -163,10 +173,12 @@ def test_the_common_name_is_the_identity_and_never_the_requests() -> None:
     assert read(leaf(wants_common_name=True)).subject == x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ID)])
 
 
-def test_an_identity_that_is_too_long_is_no_common_name() -> None:
-    made = leaf(f"spiffe://cluster.local/ns/{'a' * 63}/sa/b", wants_common_name=True)
-    assert made.lacks_common_name
-    assert read(made).subject == x509.Name([])
+@pytest.mark.parametrize(("length", "is_name"), [(63, True), (64, True), (65, False), (200, False)])
+def test_an_identity_is_the_common_name_where_it_fits(length: int, is_name: bool) -> None:
+    subject = "spiffe://cluster.local/ns/a/sa/".ljust(length, "b")
+    made = leaf(subject, wants_common_name=True)
+    assert made.lacks_common_name is not is_name
+    assert read(made).subject == (common_name(subject) if is_name else x509.Name([]))
 
 
 @pytest.mark.parametrize(

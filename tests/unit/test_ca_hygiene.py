@@ -85,6 +85,25 @@ async def test_what_is_logged_of_an_issue_answers_who_got_what_from_where() -> N
     assert {"peer", "serial", "not_before_s", "not_after_s", "public_key_sha256"} <= entry.keys()
 
 
+async def test_what_is_logged_of_a_refusal_answers_who_asked_what_from_where_and_why() -> None:
+    with capture_logs() as logs:
+        async with serve(Z, A) as served:
+            await code_of(served.ask(identity("none", "none")))
+            await code_of(served.ask(token=None))
+    asked, unknown = (entry for entry in logs if entry["event"] == "certificate refused")
+    assert {key: asked[key] for key in ("log_level", "caller", "cluster", "identity", "node", "reason")} == {
+        "log_level": "warning",
+        "caller": "istio-system/ztunnel (pod ztunnel-a)",
+        "cluster": repr(CLUSTER),
+        "identity": repr(identity("none", "none")),
+        "node": "n1",
+        "reason": "no pod of that account is on the caller's node",
+    }
+    assert (unknown["log_level"], unknown["caller"]) == ("warning", "")
+    assert unknown["reason"] == "there is no bearer token"
+    assert all(entry["peer"].startswith("ipv4:127.0.0.1:") for entry in (asked, unknown))
+
+
 async def test_no_key_is_in_a_log_or_an_error_whatever_goes_wrong(capfd: pytest.CaptureFixture[str]) -> None:
     authority = lasting()
     other = key_pem(key("P-256/other"))

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 
 from ambientd.ca import pem
@@ -35,6 +37,7 @@ from tests.unit.authorities import (
     self_signed,
     signing_key,
 )
+from tests.unit.test_ca_requests import ECDSA_SHA256, tlv
 
 Files = dict[str, bytes]
 
@@ -198,6 +201,37 @@ def through_a_leaf() -> Files:
     return files(low, [low, mid], [root()])
 
 
+def leads_elsewhere() -> Files:
+    mid = certify("mid", "P-256/mid", by=certify("elsewhere", "P-256/x"))
+    low = certify("low", "P-256/low", by=mid)
+    return files(low, [low, mid], [root()])
+
+
+def too_long_a_path() -> Files:
+    links = [root()]
+    for number in range(12):
+        links.append(certify(f"link {number}", f"P-256/{number}", by=links[-1]))
+    return files(links[-1], links[:0:-1], [root()])
+
+
+def an_expired_chain() -> Files:
+    old = certify("old", "P-256/old", by=root(), starts=NOW - 10 * DAY, ends=NOW - DAY)
+    return files(intermediate(), [old, intermediate()], [root()])
+
+
+def without_a_name_that_can_be_read() -> Files:
+    """A subject whose text is not in its own encoding, under a good signature."""
+    link = certify("xx", "P-256/xx", by=root())
+    tbs = link.certificate.tbs_certificate_bytes
+    assert tbs.count(b"\x0c\x02xx") == 1
+    tbs = tbs.replace(b"\x0c\x02xx", b"\x0c\x02\xff\xfe")
+    signer = root().key
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    signature = tlv(0x03, b"\x00" + signer.sign(tbs, ec.ECDSA(hashes.SHA256())))
+    own = pem.encode(pem.CERTIFICATE, tlv(0x30, tbs, ECDSA_SHA256, signature)).encode()
+    return {**files(link, [], [root()]), "ca-cert.pem": own, "cert-chain.pem": own}
+
+
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
@@ -224,6 +258,10 @@ def through_a_leaf() -> Files:
         (broken(ca_key=key_pem(key("P-256"), password=b"x")), r"ca-key\.pem must be an unencrypted private key"),
         (broken(ca_key=key_pem(key("P-256/other"))), r"ca-key\.pem must be the key of ca-cert\.pem"),
         (broken(ca_key=key_pem(key("RSA-1024"))), r"ca-key\.pem must be RSA of at least 2048 bits"),
+        (leads_elsewhere, r"ca-cert\.pem must be signed by a root, or by way of"),
+        (too_long_a_path, r"ca-cert\.pem must be signed by a root, or by way of"),
+        (an_expired_chain, r"cert-chain\.pem must begin with a certificate that is still valid"),
+        (without_a_name_that_can_be_read, r"ca-cert\.pem must have a subject that can be repeated byte for byte"),
         (signed_by_nobody, r"ca-cert\.pem must be signed by a root"),
         (without_its_chain, r"ca-cert\.pem must be signed by a root"),
         (no_authority, r"ca-cert\.pem must be the certificate of an authority"),

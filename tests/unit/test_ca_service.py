@@ -18,7 +18,7 @@ from ambientd.ca.waiting import LIMIT_PER_CALLER, WAIT_S
 from ambientd.resources.events import Delete, Event
 from ambientd.resources.mesh import LabelSelector
 from ambientd_api.ca_pb2 import IstioCertificateRequest
-from tests.unit.authorities import certify, csr, files, intermediate, key, pem_of, plugged_in, root
+from tests.unit.authorities import certify, csr, files, intermediate, key, pem_of, plugged_in, root, usage
 from tests.unit.certificate_server import (
     CSR,
     Z2,
@@ -333,12 +333,6 @@ async def test_a_changed_trust_domain_holds_from_the_next_request(served: Served
 
 
 # The request itself.
-
-
-def usage(**yes: bool) -> x509.KeyUsage:
-    names = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    every = dict.fromkeys((*names, "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
-    return x509.KeyUsage(**every | yes)
 
 
 OTHER_NAMES: dict[str, list[x509.GeneralName]] = {

@@ -157,3 +157,18 @@ async def test_one_connection_has_a_limit_of_requests_at_one_time() -> None:
         codes = [code for code, _ in await asyncio.gather(*calls)]
         assert codes.count("INVALID_ARGUMENT") == 256
         assert (await served.call(b"", [("authorization", "Bearer token-of-z")]))[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.fault(87)
+async def test_all_connections_together_have_a_limit_of_requests_at_one_time() -> None:
+    with capture_logs():
+        served = Served(Inline(), wait_s=0.01)
+        served.is_open.clear()
+        headers = [("authorization", "Bearer token-of-z")]
+        calls = [asyncio.create_task(served.call(b"", headers, f"ipv4:10.0.0.{at // 256}:1")) for at in range(8192)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not any(call.done() for call in calls)
+        assert (await served.call(b"", headers, "ipv4:10.0.1.0:1"))[0] == "RESOURCE_EXHAUSTED"
+        served.is_open.set()
+        assert {code for code, _ in await asyncio.gather(*calls)} == {"INVALID_ARGUMENT"}

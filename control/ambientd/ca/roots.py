@@ -105,8 +105,7 @@ def next_step(active: str, stored: str, now: datetime.datetime, grace_percent: i
     grace = (end - certificate.not_valid_before_utc) * grace_percent / 100
     if remaining <= datetime.timedelta(0):
         return Rotate("the root has expired")
-    # A grace of nothing rotates nothing before it expires.
-    if grace_percent > 0 and remaining <= grace:
+    if remaining <= grace:
         return Rotate("the root is in its grace period")
     return Keep() if active.strip() == stored.strip() else Adopt()
 

@@ -290,7 +290,5 @@ class Certificates:
 def _impersonated(request: IstioCertificateRequest) -> str:
     """The identity on whose behalf the caller asks; a value that is no text counts as absent (ca.md 2)."""
     fields = request.metadata.fields
-    if "ImpersonatedIdentity" not in fields:
-        return ""
-    value = fields["ImpersonatedIdentity"]
-    return value.string_value if value.WhichOneof("kind") == "string_value" else ""
+    # The text of a value of another kind is empty.
+    return fields["ImpersonatedIdentity"].string_value if "ImpersonatedIdentity" in fields else ""
