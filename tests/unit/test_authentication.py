@@ -167,6 +167,29 @@ async def test_an_answer_is_never_believed_past_the_end_of_the_token(setup: Setu
     assert len(setup.reviews.asked) == 3
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        '{"x":' + "[" * 3000 + "]" * 3000 + "}",
+        "[" * 10_000,
+        '{"exp":"soon"}',
+        '{"exp":null}',
+        '{"exp":1e999}',
+        '{"exp":[1]}',
+        "[1]",
+        "{",
+        "\xff",
+    ],
+    ids=["deep", "deep and cut off", "a text", "null", "infinite", "a list", "no object", "cut off", "no UTF-8"],
+)
+async def test_a_token_whose_claims_cannot_be_read_is_the_reviewers_to_judge(setup: Setup, claims: str) -> None:
+    token = f"e30.{base64.urlsafe_b64encode(claims.encode('latin-1')).decode()}.x"
+    assert (await setup.call(token)).account == "ztunnel"
+    setup.reviews.answer = Denied(Refusal.REFUSED, "not known")
+    with pytest.raises(Unauthenticated):
+        await setup.call(token + "y")
+
+
 async def test_a_refusal_is_remembered_briefly(setup: Setup) -> None:
     setup.reviews.answer = Denied(Refusal.REFUSED, "not known")
     for _ in range(2):
@@ -306,7 +329,13 @@ def test_one_of_several_audiences_is_enough() -> None:
     assert found == ZTUNNEL
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"status":1}', b'{"status":{"user":{"username":1}}}', b"\xff"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"[]", b"{}", b'{"status":1}', b'{"status":{"user":{"username":1}}}', b"\xff"),
+        b'{"status":{"x":' + b"[" * 100_000,
+    ],
+)
 def test_what_is_no_review_is_an_outage_and_not_a_refusal(raw: bytes) -> None:
     with pytest.raises(CannotTell, match="no TokenReview"):
         read_review(raw, TOKEN, ("istio-ca",))

@@ -218,7 +218,7 @@ def _expiry_s(token: str) -> float | None:
         return None
     try:
         return _CLAIMS.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))).exp
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         return None
 
 

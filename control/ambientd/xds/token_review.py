@@ -82,7 +82,7 @@ def read_review(raw: bytes, token: str, audiences: tuple[str, ...]) -> Reviewed:
     """What an answer means, in the order of ca.md 4.6 step 4. Raises Denied, and CannotTell for what is no answer."""
     try:
         status = _REVIEW.decode(raw).status
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise CannotTell("the API server's answer is no TokenReview") from None
     if status.error:
         raise Denied(Refusal.REFUSED, _without(token, status.error))
