@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import time
 
 import pytest
 from cryptography import x509
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ambientd.ca.requests import CsrError, parse_request
+from ambientd.ca.signing import CSR_LIMIT_BYTES
 from tests.unit.authorities import common_name, csr, empty, empty_organization, key, pem_of, signing_key
 
 GOOD = csr()
@@ -113,12 +115,39 @@ def test_a_request_with_somebody_elses_key_is_refused() -> None:
         pem_of(GOOD) + "junk after it\n",
         pem_of(GOOD) + "-----BEGIN CERTIFICATE REQUEST-----\n????\n-----END CERTIFICATE REQUEST-----\n",
         "a comment\n" + pem_of(GOOD),
+        "-----BEGIN CERTIFICATE REQUEST-----\n" + pem_of(GOOD),
+        "-----BEGIN X-----\n-----END CERTIFICATE REQUEST-----\n" + pem_of(GOOD),
+        "-----END CERTIFICATE REQUEST-----\n" + pem_of(GOOD),
+        pem_of(GOOD).replace("-----\n", "----- \t\n"),
+        pem_of(GOOD).replace("REQUEST-----\n", "REQUEST-----\nProc-Type: 4\nX: y\n\n", 1),
         pem_of(GOOD).replace("\n", "\r\n"),
         pem_of(GOOD).rstrip("\n"),
     ],
 )
 def test_what_stands_around_the_first_block_does_not_matter(text: str) -> None:
     assert not parse_request(text).has_common_name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-----BEGIN A-----\n",
+        "-----BEGIN A-----\n-----END A----\n",
+        "-----BEGIN A-----\n-----END A-----x\n",
+        "-----BEGIN A-----\n????\n-----END A-----\n",
+        "-----BEGIN ",
+        "a:\n",
+        "\n",
+    ],
+)
+def test_what_is_no_request_costs_little_however_long(line: str) -> None:
+    """All are signed by one process, one after the other: a second for one is a second for everybody."""
+    text = (line * CSR_LIMIT_BYTES)[:CSR_LIMIT_BYTES]
+    started_s = time.process_time()
+    for each in (text, f"-----BEGIN A-----\n{text}"):
+        with pytest.raises(CsrError):
+            parse_request(each)
+    assert time.process_time() - started_s < 0.3
 
 
 @pytest.mark.parametrize(
