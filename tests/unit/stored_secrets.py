@@ -16,12 +16,13 @@ class Stored:
         self.held = {name: Secret(name, Data(data), "1") for name, data in (held or {}).items()}
         self.kinds: dict[str, str] = {}
         """Of those that were created."""
-        self.attempts = 0
+        self.reads = self.attempts = 0
         self.writes: list[str] = []
         """Names of those that were replaced."""
         self.trouble: Exception | None = None
         """What every call raises."""
         self.trouble_with_writes: Exception | None = None
+        self.trouble_with_next_reads: list[Exception] = []
 
     def source(self, name: str) -> str:
         return f"Secret istio-system/{name}"
@@ -35,7 +36,8 @@ class Stored:
         return dict(self.held[name].data.by_key)
 
     async def read(self, name: str) -> Secret | None:
-        self._fail(self.trouble)
+        self.reads += 1
+        self._fail(self.trouble_with_next_reads.pop(0) if self.trouble_with_next_reads else self.trouble)
         return self.held.get(name)
 
     async def create(self, name: str, kind: str, data: Data) -> None:

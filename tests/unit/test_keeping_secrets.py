@@ -349,6 +349,50 @@ async def test_a_secret_that_is_gone_or_cannot_be_read_is_not_made_again(tmp_pat
     assert (stored.held, stored.kinds, len(kept.heard)) == ({}, {}, 1)
 
 
+async def test_a_read_that_fails_twice_is_tried_again_in_the_same_look(tmp_path: Path) -> None:
+    stored = Stored({OWN: NEAR_ITS_END})
+    async with started(stored, tmp_path / "none") as kept:
+        stored.trouble_with_next_reads = [OUTAGE, OUTAGE]
+        running = asyncio.create_task(kept.keeper.run())
+        with capture_logs() as logs:
+            await kept.until(lambda: len(kept.heard) == 2)
+        running.cancel()
+        await asyncio.wait([running])
+    assert [entry for entry in logs if "cannot be looked at" in entry["event"]] == []
+
+
+async def test_after_a_conflict_what_the_other_wrote_is_looked_at_soon(tmp_path: Path) -> None:
+    stored = Stored({OWN: NEAR_ITS_END})
+    stored.trouble_with_writes = Conflict("it has changed")
+    async with running(stored, tmp_path / "none", root_check_s=3600.0) as kept:
+        kept.keeper.look()
+        await kept.until(lambda: stored.attempts >= 1)
+        stored.trouble_with_writes = None
+        await kept.until(lambda: len(kept.heard) == 2)
+
+
+async def test_the_end_comes_also_at_the_moment_at_which_somebody_asks(tmp_path: Path) -> None:
+    async with started(Stored({OWN: FRESH}), tmp_path / "none", root_check_s=3600.0) as kept:
+        running = asyncio.create_task(kept.keeper.run())
+        await asyncio.sleep(0.05)
+        kept.keeper.look()
+        running.cancel()
+        ended, _ = await asyncio.wait([running], timeout=5)
+        running.cancel()
+        assert ended == {running}
+
+
+async def test_however_often_somebody_asks_the_api_server_is_spared(tmp_path: Path) -> None:
+    stored = Stored({OWN: FRESH})
+    async with running(stored, tmp_path / "none", root_check_s=3600.0) as kept:
+        before, since_s = stored.reads, kept.clock.now_s
+        for _ in range(100):
+            kept.keeper.look()
+            await asyncio.sleep(0.001)
+        looks, passed_s = stored.reads - before, kept.clock.now_s - since_s
+        assert 1 < looks <= passed_s / 5 + 1
+
+
 @pytest.mark.parametrize(("check_s", "is_looked_at"), [(None, False), (0.01, True)])
 async def test_without_an_interval_nobody_looks(tmp_path: Path, check_s: float | None, is_looked_at: bool) -> None:
     async with running(Stored({OWN: NEAR_ITS_END}), tmp_path / "none", root_check_s=check_s) as kept:

@@ -112,6 +112,17 @@ async def test_another_authority_has_another_certificate_issued_and_the_same_has
     assert shown.pair.roots != first.roots
 
 
+async def test_the_end_comes_also_at_the_moment_at_which_the_authority_changes(now: Now) -> None:
+    issuer = Issuer(now.signer, now.public, lambda: NAMES, 100 * DAY_S)
+    running = asyncio.create_task(issuer.run(await issuer.first()))
+    await asyncio.sleep(0.05)
+    issuer.look()
+    running.cancel()
+    ended, _ = await asyncio.wait([running], timeout=5)
+    running.cancel()
+    assert ended == {running}
+
+
 async def test_a_signer_that_fails_leaves_what_is_shown(now: Now) -> None:
     issuer = Issuer(now.signer, now.public, lambda: NAMES, 100 * DAY_S)
     shown = await issuer.first()

@@ -257,10 +257,12 @@ class Keeper:
         wait_s = interval_s + (first_delay_s(interval_s, self._dice) if self._security.root_check_jitter else 0.0)
         while True:
             try:
-                await asyncio.wait_for(self._look.wait(), wait_s)
-                self._look.clear()
+                # Not `wait_for`, which forgets that it was cancelled when what it waits for comes at the same moment.
+                async with asyncio.timeout(wait_s):
+                    await self._look.wait()
             except TimeoutError:
                 pass
+            self._look.clear()
             wait_s = interval_s
             await self._check(secrets)
             await self._sleep(min(_LOOK_AT_MOST_EVERY_S, interval_s))

@@ -176,7 +176,9 @@ class Issuer:
         """For ever."""
         while True:
             try:
-                await asyncio.wait_for(self._poke.wait(), _CHECK_S)
+                # As in keeping.py: `wait_for` can forget that it was cancelled.
+                async with asyncio.timeout(_CHECK_S):
+                    await self._poke.wait()
             except TimeoutError:
                 pass
             self._poke.clear()
