@@ -24,6 +24,7 @@ class ConfigMaps:
         """Method and namespace of each attempt."""
         self.refusals: dict[str, list[ApiError]] = {}
         """By namespace: what the next attempts end with."""
+        self.trouble_with_lists: ApiError | None = None
         self._version = 1
         self._watchers: dict[str, list[asyncio.Queue[bytes]]] = {}
 
@@ -60,6 +61,8 @@ class ConfigMaps:
     async def get(self, path: str, parameters: Mapping[str, str] | None = None, *, urgency: Urgency) -> bytes:
         await asyncio.sleep(0)
         if parameters is not None:
+            if self.trouble_with_lists is not None:
+                raise self.trouble_with_lists
             name = parameters["fieldSelector"].removeprefix("metadata.name=")
             items = [found for (_, named), found in self.held.items() if named == name]
             answer = {"kind": "ConfigMapList", "metadata": {"resourceVersion": str(self._version)}, "items": items}

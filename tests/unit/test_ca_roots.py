@@ -22,6 +22,7 @@ from ambientd.ca.roots import (
     read_self_signed,
 )
 from ambientd.ca.verification import verify
+from ambientd.debug.certificate_metrics import CertificateMetrics
 from tests.unit.authorities import (
     DAY,
     NOW,
@@ -29,6 +30,7 @@ from tests.unit.authorities import (
     certify,
     files,
     good_files,
+    intermediate,
     key_pem,
     plugged_in,
     root,
@@ -179,3 +181,32 @@ def test_a_root_warns_before_it_expires(days: int, expected: str | None) -> None
 
 def test_a_chain_has_an_expiry_of_its_own() -> None:
     assert [expiry.what for expiry in expiries(plugged_in().public)] == ["root", "chain"]
+
+
+def test_the_gauges_tell_of_what_is_in_use_and_of_nothing_else() -> None:
+    metrics = CertificateMetrics()
+    root_s = root().certificate.not_valid_after_utc.timestamp()
+    chain_s = intermediate().certificate.not_valid_after_utc.timestamp()
+    metrics.recorded(expiries(plugged_in().public))
+    metrics.refresh(root_s + 60)
+    assert gauges(metrics) == {
+        "citadel_server_root_cert_expiry_timestamp": root_s,
+        "citadel_server_root_cert_expiry_seconds": -60,
+        "citadel_server_cert_chain_expiry_timestamp": chain_s,
+        "citadel_server_cert_chain_expiry_seconds": chain_s - root_s - 60,
+    }
+    metrics.recorded(expiries(self_signed().public))
+    metrics.refresh(0.0)
+    assert gauges(metrics).keys() == {
+        "citadel_server_root_cert_expiry_timestamp",
+        "citadel_server_root_cert_expiry_seconds",
+    }
+
+
+def gauges(metrics: CertificateMetrics) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for series in metrics.series
+        for sample in series.samples()
+        if "_expiry_" in sample.name
+    }

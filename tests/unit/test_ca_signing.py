@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
+from typing import NoReturn
 
 import pytest
 from cryptography import x509
@@ -130,6 +131,18 @@ def test_a_set_that_is_not_sound_leaves_the_former_one_in_use() -> None:
     assert signed.elements[-1] == self_signed().roots
 
 
+def test_a_panic_of_the_library_is_an_answer_that_quotes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Panic(BaseException):
+        """As the library has one, which is no Exception."""
+
+    def parse(text: str) -> NoReturn:
+        raise Panic(text)
+
+    made = worker()
+    monkeypatch.setattr("ambientd.ca.worker.parse_request", parse)
+    assert made.handle(sign(), NOW) == Failed(2, SignError.UNKNOWN, "Panic")
+
+
 def test_messages_survive_the_pipe() -> None:
     order = Use(7, plugged_in(), Lifetimes(1, 2))
     framed = orders.frame(order)
@@ -188,9 +201,10 @@ async def test_before_its_start_nothing_is_signed(signer: Signer) -> None:
 
 async def test_a_request_that_is_too_large_does_not_reach_the_process(signer: Signer) -> None:
     await signer.start()
-    with pytest.raises(SigningFailed) as caught:
-        await signer.sign("x" * (3 << 20), [ID], 0)
-    assert caught.value.error is SignError.CSR
+    for text in ("x" * (3 << 20), CSR + "x" * signing.CSR_LIMIT_BYTES):
+        with pytest.raises(SigningFailed, match="csr must be at most 65536 bytes") as caught:
+            await signer.sign(text, [ID], 0)
+        assert caught.value.error is SignError.CSR
 
 
 async def test_a_start_with_an_unsound_set_says_so_and_leaves_no_process() -> None:

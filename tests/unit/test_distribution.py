@@ -122,6 +122,29 @@ async def test_only_what_differs_is_written_and_the_rest_of_a_config_map_stays(a
     assert at_work.cluster.held["wrong", ROOTS]["metadata"]["labels"] == {"owner": "somebody"}
 
 
+async def test_nothing_is_written_before_it_is_known_what_is_there(at_work: Distributing) -> None:
+    at_work.cluster.trouble_with_lists = Unreachable("nobody answered")
+    at_work.cluster.put("right", ROOTS, {ROOT_KEY: ONE})
+    at_work.distributor.apply([found("right"), found("new")])
+    at_work.want(ONE)
+    await at_work.rest()
+    assert at_work.cluster.writes == []
+    at_work.cluster.trouble_with_lists = None
+    await at_work.until_held(ONE, "new")
+    assert at_work.cluster.writes == [("POST", "new")]
+
+
+async def test_who_writes_other_roots_again_and_again_meets_ever_fewer_of_ours(at_work: Distributing) -> None:
+    at_work.distributor.apply([found("shop")])
+    at_work.want(ONE)
+    await at_work.until_held(ONE, "shop")
+    for _ in range(100):
+        if at_work.cluster.data(ROOTS)["shop"][ROOT_KEY] == ONE:
+            at_work.cluster.put("shop", ROOTS, {ROOT_KEY: OTHER})
+        await asyncio.sleep(0.02)
+    assert 1 <= at_work.cluster.writes.count(("PUT", "shop")) <= 2
+
+
 async def test_an_edit_and_a_deletion_are_put_right_also_after_a_gap_in_the_watch(at_work: Distributing) -> None:
     at_work.distributor.apply([found("shop")])
     at_work.want(ONE)
