@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from ambientd.ca.authority import Public
 from ambientd.ca.keeping import Keeper
 from ambientd.ca.secrets import Secrets
 from ambientd.security import Security
+from tests.unit.patience import in_background, until
 from tests.unit.stored_secrets import Stored
 from tests.unit.test_keeping import GOOD, changed_to, issued, made, plug_in, write
 
@@ -56,35 +56,24 @@ async def test_what_was_not_taken_while_the_process_was_dead_is_no_trouble_once_
     await keeper.start()
     assert keeper.signer.pid is not None
     os.kill(keeper.signer.pid, signal.SIGSTOP)
-    running = asyncio.create_task(keeper.run())
     other = issued("other")
-    write(folder, changed_to(other))
-    async with asyncio.timeout(20):
-        while not keeper.signer.queued:
-            await asyncio.sleep(0.005)
+    async with in_background(keeper.run()):
+        write(folder, changed_to(other))
+        await until(lambda: keeper.signer.queued > 0)
         os.kill(keeper.signer.pid, signal.SIGKILL)
-        while not keeper.trouble:
-            await asyncio.sleep(0.005)
-        while keeper.trouble:
-            await asyncio.sleep(0.005)
+        await until(lambda: keeper.trouble != "")
+        await until(lambda: keeper.trouble == "")
     assert [public.certificate.encode() for public in heard] == [GOOD["ca-cert.pem"], other.pem]
-    running.cancel()
-    await asyncio.wait([running])
 
 
 async def _dies_between(keeper: Keeper, change: Callable[[], None], restore: Callable[[], None], said: str) -> None:
     """The signing process ends after a change, and signs again once that is undone."""
     with capture_logs() as logs:
-        running = asyncio.create_task(keeper.run())
-        change()
-        assert keeper.signer.pid is not None
-        os.kill(keeper.signer.pid, signal.SIGKILL)
-        async with asyncio.timeout(20):
-            while not any("has no authority" in each["event"] and said in each["reason"] for each in logs):
-                await asyncio.sleep(0.005)
+        async with in_background(keeper.run()):
+            change()
+            assert keeper.signer.pid is not None
+            os.kill(keeper.signer.pid, signal.SIGKILL)
+            await until(lambda: any("has no authority" in each["event"] and said in each["reason"] for each in logs))
             assert not keeper.signer.is_ready
             restore()
-            while not keeper.signer.is_ready:
-                await asyncio.sleep(0.005)
-        running.cancel()
-        await asyncio.wait([running])
+            await until(lambda: keeper.signer.is_ready)

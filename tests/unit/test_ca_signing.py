@@ -33,6 +33,7 @@ from tests.unit.authorities import (
     root,
     self_signed,
 )
+from tests.unit.patience import until
 
 CSR = pem_of(csr())
 
@@ -163,12 +164,6 @@ async def signer() -> AsyncIterator[Signer]:
     await made.close()
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 async def test_many_at_a_time_get_their_own_certificates(signer: Signer) -> None:
     await signer.start()
     ids = [f"spiffe://cluster.local/ns/a/sa/sa-{number}" for number in range(16)]
@@ -230,7 +225,7 @@ async def test_a_process_that_dies_is_started_again_with_what_is_stored_then() -
     first = signer.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: signer.restarts == 1 and signer.is_ready)
+    await until(lambda: signer.restarts == 1 and signer.is_ready)
     assert signer.pid != first
     answer = await signer.sign(CSR, [ID], 0)
     assert answer.elements[-1] == loaded[1].roots
@@ -245,7 +240,7 @@ async def test_who_waits_while_the_process_dies_is_told(signer: Signer) -> None:
     assert signer.pid is not None
     os.kill(signer.pid, signal.SIGSTOP)
     waiting = asyncio.create_task(signer.sign(CSR, [ID], 0))
-    await eventually(lambda: signer.queued == 1)
+    await until(lambda: signer.queued == 1)
     os.kill(signer.pid, signal.SIGKILL)
     with pytest.raises(SigningFailed) as caught:
         await waiting
@@ -263,7 +258,7 @@ async def test_a_process_that_hangs_is_ended_and_started_again(signer: Signer, m
         with pytest.raises(SigningFailed, match="took too long") as caught:
             await signer.sign(CSR, [ID], 0)
     assert caught.value.error is SignError.UNKNOWN
-    await eventually(lambda: signer.restarts == 1 and signer.is_ready)
+    await until(lambda: signer.restarts == 1 and signer.is_ready)
     assert signer.pid != first
     await signer.sign(CSR, [ID], 0)
     running.cancel()
@@ -281,7 +276,7 @@ async def test_a_restart_whose_authority_cannot_be_fetched_is_tried_again() -> N
     running = asyncio.create_task(signer.run())
     assert signer.pid is not None
     os.kill(signer.pid, signal.SIGKILL)
-    await eventually(lambda: not answers and signer.is_ready)
+    await until(lambda: not answers and signer.is_ready)
     await signer.sign(CSR, [ID], 0)
     running.cancel()
     await asyncio.wait([running])
@@ -300,7 +295,7 @@ async def test_the_queue_is_bounded() -> None:
     assert signer.pid is not None
     os.kill(signer.pid, signal.SIGSTOP)
     waiting = [asyncio.create_task(signer.sign(CSR, [ID], 0)) for _ in range(2)]
-    await eventually(lambda: signer.queued == 2)
+    await until(lambda: signer.queued == 2)
     with pytest.raises(Busy):
         await signer.sign(CSR, [ID], 0)
     os.kill(signer.pid, signal.SIGCONT)

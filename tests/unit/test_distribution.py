@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -20,6 +20,7 @@ from ambientd.resources.events import Delete, Put, Replace
 from ambientd.resources.mesh import LabelSelector
 from ambientd.resources.ref import Ref
 from tests.unit.config_maps import ConfigMaps
+from tests.unit.patience import until
 
 ROOTS, CRL = "istio-ca-root-cert", "istio-ca-crl"
 ONE, OTHER = "one root\n", "another root\n"
@@ -47,15 +48,8 @@ class Distributing:
     def want(self, roots: str) -> None:
         self.distributor.want(ROOTS, Wanted(ROOT_KEY, roots))
 
-    async def until(self, claim: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not claim():
-                await asyncio.sleep(0.005)
-
     async def until_held(self, roots: str, *namespaces: str) -> None:
-        await self.until(
-            lambda: all(self.cluster.data(ROOTS).get(each, {}).get(ROOT_KEY) == roots for each in namespaces)
-        )
+        await until(lambda: all(self.cluster.data(ROOTS).get(each, {}).get(ROOT_KEY) == roots for each in namespaces))
 
     async def rest(self) -> None:
         """Long enough for what is at once."""
@@ -93,14 +87,14 @@ async def test_a_list_of_nothing_is_written_and_then_the_list(at_work: Distribut
     at_work.distributor.apply([found("shop")])
     for value in ("", "a list\n"):
         at_work.distributor.want(CRL, Wanted(CRL_KEY, value))
-        await at_work.until(lambda value=value: at_work.cluster.data(CRL) == {"shop": {CRL_KEY: value}})  # type: ignore[misc]
+        await until(lambda value=value: at_work.cluster.data(CRL) == {"shop": {CRL_KEY: value}})  # type: ignore[misc]
     assert at_work.cluster.data(ROOTS) == {}
 
 
 async def test_what_is_too_large_for_a_config_map_is_said_and_the_former_stays(at_work: Distributing) -> None:
     at_work.distributor.apply([found("shop")])
     at_work.distributor.want(CRL, Wanted(CRL_KEY, "a list\n"))
-    await at_work.until(lambda: at_work.cluster.data(CRL) != {})
+    await until(lambda: at_work.cluster.data(CRL) != {})
     with capture_logs() as logs:
         at_work.distributor.want(CRL, Wanted(CRL_KEY, "x" * ((1 << 20) + 1)))
     await at_work.rest()
@@ -202,7 +196,7 @@ async def test_somebody_who_is_faster_has_written_what_we_would_or_is_put_right(
     at_work.cluster.send = send_too_late  # type: ignore[method-assign]
     at_work.want(ONE)
     at_work.distributor.apply([found("shop")])
-    await at_work.until(lambda: bool(at_work.cluster.writes))
+    await until(lambda: bool(at_work.cluster.writes))
     await at_work.until_held(ONE, "shop")
     await at_work.rest()
     assert [method for method, _ in at_work.cluster.writes] == writes

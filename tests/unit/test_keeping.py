@@ -3,11 +3,10 @@ all."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from ambientd.ca.keeping import Keeper, read_folder
 from ambientd.ca.making import create_self_signed
 from ambientd.security import Security
 from tests.unit.authorities import Link, certify, files, key, key_pem, revocations
+from tests.unit.patience import in_background, until
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
-PATIENCE_S = 20.0
 
 
 def made(lifetime_days: int = 1000) -> Authority:
@@ -44,22 +43,13 @@ class Running:
         security = Security(ca_dir=str(folder))
         self.keeper = Keeper(security, None, trust_domain=lambda: "cluster.local", changed=self.heard.append)
 
-    async def until(self, claim: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not claim():
-                await asyncio.sleep(0.02)
-
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Running]:
     found = Running(folder)
     await found.keeper.start()
-    task = asyncio.create_task(found.keeper.run())
-    try:
+    async with in_background(found.keeper.run()):
         yield found
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def test_without_anything_a_root_is_made_for_the_life_of_the_process(tmp_path: Path) -> None:
@@ -75,11 +65,11 @@ async def test_a_plugged_in_authority_is_used_and_one_with_other_roots_is_not_ta
     async with running(folder) as found:
         assert found.heard[0].roots == first.roots
         plug_in(folder, second)
-        await found.until(lambda: "root bundle differs" in found.keeper.trouble)
+        await until(lambda: "root bundle differs" in found.keeper.trouble)
         assert len(found.heard) == 1
 
         plug_in(folder, first)
-        await found.until(lambda: found.keeper.trouble == "")
+        await until(lambda: found.keeper.trouble == "")
         assert found.keeper.signer.public == found.heard[0]
 
 
@@ -138,7 +128,7 @@ async def test_a_change_that_cannot_be_used_leaves_the_former_in_force(
     write(folder, GOOD)
     async with running(folder) as found:
         write(folder, changes)
-        await found.until(lambda: said in found.keeper.trouble)
+        await until(lambda: said in found.keeper.trouble)
         assert found.keeper.trouble.startswith(f"{folder}: ")
         assert found.keeper.signer.is_ready
         assert len(found.heard) == 1
@@ -164,7 +154,7 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     async with running(folder) as found:
         write(folder, {"ca-key.pem": None})
         (folder / "ca-key.pem").mkdir()
-        await found.until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
+        await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
     with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
         await Running(folder).keeper.start()
 
@@ -175,7 +165,7 @@ async def test_another_intermediate_is_used_within_a_second_or_so(tmp_path: Path
     async with running(folder) as found:
         write(folder, changed_to(other))
         started_s = time.monotonic()
-        await found.until(lambda: len(found.heard) == 2)
+        await until(lambda: len(found.heard) == 2)
         assert time.monotonic() - started_s < 5
         assert found.heard[1].certificate.encode() == other.pem
         assert found.heard[1].roots == found.heard[0].roots
@@ -187,9 +177,9 @@ async def test_a_revocation_list_that_comes_is_told_of_and_stays_until_a_restart
     async with running(folder) as found:
         lists = revocations(issued("good"))
         write(folder, {"ca-crl.pem": lists})
-        await found.until(lambda: len(found.heard) == 2)
+        await until(lambda: len(found.heard) == 2)
         write(folder, {"ca-crl.pem": None})
-        await found.until(lambda: len(found.heard) == 3)
+        await until(lambda: len(found.heard) == 3)
     assert [public.crl for public in found.heard] == ["", lists.decode(), lists.decode()]
 
 

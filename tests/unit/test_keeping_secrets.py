@@ -23,6 +23,7 @@ from ambientd.ca.secrets import Conflict, Secrets
 from ambientd.kube.errors import ApiError, Forbidden
 from ambientd.security import Security
 from tests.unit.authorities import Link, certify, files, key, key_pem
+from tests.unit.patience import in_background, until
 from tests.unit.stored_secrets import OUTAGE, FastClock, Stored
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -44,8 +45,11 @@ OF_ANOTHER = {**FRESH, "ca-key.pem": key_pem(key("RSA-2048"))}
 class Kept:
     """A keeper over secrets and a folder."""
 
-    def __init__(self, stored: Stored, folder: Path, *, sleep_s: float = 0.0, **settings: Any) -> None:
+    def __init__(
+        self, stored: Stored, folder: Path, *, sleep_s: float = 0.0, dice: random.Random | None = None, **settings: Any
+    ) -> None:
         """`sleep_s`: no sleep is shorter."""
+        self.stored = stored
         self.heard: list[Public] = []
         self.clock = FastClock(sleep_s)
         self.keeper = Keeper(
@@ -53,20 +57,15 @@ class Kept:
             cast("Secrets", stored),
             trust_domain=lambda: "my.td",
             changed=self.heard.append,
-            dice=random.Random(1),
+            dice=dice or random.Random(1),
             sleep=self.clock.sleep,
             now_s=self.clock,
         )
 
-    async def until(self, claim: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not claim():
-                await asyncio.sleep(0.005)
-
-    async def looks(self, times: int = 30) -> None:
-        """Long enough for so many looks at the secret."""
-        until_s = self.clock.now_s + times
-        await self.until(lambda: self.clock.now_s >= until_s)
+    async def looks(self, times: int = 3) -> None:
+        """Until the secret was read so often once more."""
+        before = self.stored.reads
+        await until(lambda: self.stored.reads >= before + times)
 
 
 @asynccontextmanager
@@ -82,13 +81,8 @@ async def started(stored: Stored, folder: Path, **settings: Any) -> AsyncIterato
 
 @asynccontextmanager
 async def running(stored: Stored, folder: Path, **settings: Any) -> AsyncIterator[Kept]:
-    async with started(stored, folder, **settings) as kept:
-        task = asyncio.create_task(kept.keeper.run())
-        try:
-            yield kept
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+    async with started(stored, folder, **settings) as kept, in_background(kept.keeper.run()):
+        yield kept
 
 
 def put(folder: Path, contents: Mapping[str, bytes]) -> Path:
@@ -186,16 +180,16 @@ async def test_a_secret_that_is_not_mounted_is_read_where_that_is_asked_for_and_
     async with running(stored, tmp_path / "none", uses_remote_certs=True) as kept:
         assert [(each.kind, each.source) for each in kept.heard] == [(Kind.PLUGGED_IN, "Secret istio-system/cacerts")]
         stored.put(PLUGGED_IN, as_kept(files_under(root, "second")))
-        await kept.until(lambda: len(kept.heard) == 2)
+        await until(lambda: len(kept.heard) == 2)
         assert "CN=second" in subject_of(kept.heard[1].certificate)
         third = as_kept(files_under(root, "third"))
         stored.put(PLUGGED_IN, {name: b"" if "key" in name else content for name, content in third.items()})
-        await kept.until(lambda: "must be an unencrypted private key" in kept.keeper.trouble)
+        await until(lambda: "must be an unencrypted private key" in kept.keeper.trouble)
         stored.put(PLUGGED_IN, {})
-        await kept.until(lambda: "is no longer there" in kept.keeper.trouble)
+        await until(lambda: "is no longer there" in kept.keeper.trouble)
         assert len(kept.heard) == 2
         stored.put(PLUGGED_IN, third)
-        await kept.until(lambda: len(kept.heard) == 3)
+        await until(lambda: len(kept.heard) == 3)
         assert kept.keeper.trouble == ""
     assert stored.kinds == {}
 
@@ -264,7 +258,7 @@ async def test_who_comes_second_uses_what_the_first_has_made(tmp_path: Path) -> 
 async def test_a_root_near_its_end_is_renewed_in_the_secret_and_used(tmp_path: Path) -> None:
     stored = Stored({OWN: {**NEAR_ITS_END, "mine": b"x"}})
     async with running(stored, tmp_path / "none") as kept:
-        await kept.until(lambda: len(kept.heard) == 2)
+        await until(lambda: len(kept.heard) == 2)
         await kept.looks()
     assert stored.writes == [OWN]
     written = stored.data(OWN)
@@ -295,12 +289,12 @@ async def test_a_renewal_that_cannot_be_written_changes_nothing(tmp_path: Path, 
     stored = Stored({OWN: NEAR_ITS_END})
     stored.trouble_with_writes = trouble
     async with running(stored, tmp_path / "none") as kept:
-        await kept.until(lambda: stored.attempts >= 2)
+        await until(lambda: stored.attempts >= 2)
         assert (stored.data(OWN), len(kept.heard)) == (NEAR_ITS_END, 1)
         assert said in kept.keeper.trouble
         assert kept.keeper.signer.is_ready
         stored.trouble_with_writes = None
-        await kept.until(lambda: len(kept.heard) == 2)
+        await until(lambda: len(kept.heard) == 2)
         assert kept.keeper.trouble == ""
 
 
@@ -312,10 +306,8 @@ async def test_a_renewal_that_cannot_be_used_is_taken_back(tmp_path: Path, monke
             raise Unusable(authority.source, ())
 
         monkeypatch.setattr(kept.keeper.signer, "use", use)
-        running = asyncio.create_task(kept.keeper.run())
-        await kept.until(lambda: len(stored.writes) >= 2)
-        running.cancel()
-        await asyncio.wait([running])
+        async with in_background(kept.keeper.run()):
+            await until(lambda: len(stored.writes) >= 2)
     assert stored.writes[:2] == [OWN, OWN]
     assert stored.data(OWN) == NEAR_ITS_END
     assert len(kept.heard) == 1
@@ -325,11 +317,11 @@ async def test_the_root_of_another_replica_is_used_and_one_that_is_unsound_is_no
     stored = Stored({OWN: FRESH})
     async with running(stored, tmp_path / "none") as kept:
         stored.put(OWN, {**secret_data(self_signed()), "ca-key.pem": FRESH["ca-key.pem"]})
-        await kept.until(lambda: "must be the key of" in kept.keeper.trouble)
+        await until(lambda: "must be the key of" in kept.keeper.trouble)
         assert len(kept.heard) == 1
         theirs = renew_self_signed(self_signed(), NOW, trust_domain="x", lifetime_s=10_000_000)
         stored.put(OWN, secret_data(theirs))
-        await kept.until(lambda: len(kept.heard) == 2)
+        await until(lambda: len(kept.heard) == 2)
         assert kept.heard[1].roots == theirs.roots
         assert kept.keeper.trouble == ""
     assert stored.writes == []
@@ -340,10 +332,10 @@ async def test_a_secret_that_is_gone_or_cannot_be_read_is_not_made_again(tmp_pat
     async with running(stored, tmp_path / "none") as kept:
         with capture_logs() as logs:
             stored.trouble = OUTAGE
-            await kept.until(lambda: any("cannot be looked at" in entry["event"] for entry in logs))
+            await until(lambda: any("cannot be looked at" in entry["event"] for entry in logs))
         stored.trouble = None
         stored.held.clear()
-        await kept.until(lambda: "it is gone" in kept.keeper.trouble)
+        await until(lambda: "it is gone" in kept.keeper.trouble)
         await kept.looks()
         assert kept.keeper.signer.is_ready
     assert (stored.held, stored.kinds, len(kept.heard)) == ({}, {}, 1)
@@ -353,11 +345,9 @@ async def test_a_read_that_fails_twice_is_tried_again_in_the_same_look(tmp_path:
     stored = Stored({OWN: NEAR_ITS_END})
     async with started(stored, tmp_path / "none") as kept:
         stored.trouble_with_next_reads = [OUTAGE, OUTAGE]
-        running = asyncio.create_task(kept.keeper.run())
         with capture_logs() as logs:
-            await kept.until(lambda: len(kept.heard) == 2)
-        running.cancel()
-        await asyncio.wait([running])
+            async with in_background(kept.keeper.run()):
+                await until(lambda: len(kept.heard) == 2)
     assert [entry for entry in logs if "cannot be looked at" in entry["event"]] == []
 
 
@@ -366,9 +356,9 @@ async def test_after_a_conflict_what_the_other_wrote_is_looked_at_soon(tmp_path:
     stored.trouble_with_writes = Conflict("it has changed")
     async with running(stored, tmp_path / "none", root_check_s=3600.0) as kept:
         kept.keeper.look()
-        await kept.until(lambda: stored.attempts >= 1)
+        await until(lambda: stored.attempts >= 1)
         stored.trouble_with_writes = None
-        await kept.until(lambda: len(kept.heard) == 2)
+        await until(lambda: len(kept.heard) == 2)
 
 
 async def test_the_end_comes_also_at_the_moment_at_which_somebody_asks(tmp_path: Path) -> None:
@@ -393,11 +383,11 @@ async def test_however_often_somebody_asks_the_api_server_is_spared(tmp_path: Pa
         assert 1 < looks <= passed_s / 5 + 1
 
 
-@pytest.mark.parametrize(("check_s", "is_looked_at"), [(None, False), (0.01, True)])
-async def test_without_an_interval_nobody_looks(tmp_path: Path, check_s: float | None, is_looked_at: bool) -> None:
-    async with running(Stored({OWN: NEAR_ITS_END}), tmp_path / "none", root_check_s=check_s) as kept:
+async def test_without_an_interval_nobody_looks(tmp_path: Path) -> None:
+    stored = Stored({OWN: NEAR_ITS_END})
+    async with running(stored, tmp_path / "none", root_check_s=None):
         await asyncio.sleep(0.3)
-        assert (len(kept.heard) == 2) is is_looked_at
+    assert stored.reads == 1
 
 
 def test_the_first_look_waits_a_part_of_the_interval_that_differs_between_replicas() -> None:
@@ -407,20 +397,21 @@ def test_the_first_look_waits_a_part_of_the_interval_that_differs_between_replic
     assert {first_delay_s(0.5, random.Random(seed)) for seed in range(10)} == {0.0}
 
 
-@pytest.mark.parametrize(("jitter", "is_looked_at"), [(False, True), (True, False)])
-async def test_the_delay_can_be_switched_off(tmp_path: Path, jitter: bool, is_looked_at: bool) -> None:
-    class Late(random.Random):
-        def randrange(self, *_: object) -> int:
-            return 3600
+class Late(random.Random):
+    """Every delay is an hour."""
 
-    stored = Stored({OWN: NEAR_ITS_END})
-    async with started(stored, tmp_path / "none", root_check_jitter=jitter) as kept:
-        kept.keeper._dice = Late()
-        running = asyncio.create_task(kept.keeper.run())
-        await asyncio.sleep(0.3)
-        running.cancel()
-        await asyncio.wait([running])
-    assert (len(kept.heard) == 2) is is_looked_at
+    def randrange(self, *_: object) -> int:
+        return 3600
+
+
+async def test_the_delay_can_be_switched_off(tmp_path: Path) -> None:
+    delayed, at_once = Stored({OWN: NEAR_ITS_END}), Stored({OWN: NEAR_ITS_END})
+    async with (
+        running(delayed, tmp_path / "none", root_check_jitter=True, dice=Late()),
+        running(at_once, tmp_path / "none", root_check_jitter=False, dice=Late()),
+    ):
+        await until(lambda: at_once.reads > 3)
+        assert delayed.reads == 1
 
 
 # What an operator hears.
@@ -432,16 +423,16 @@ async def test_what_is_not_in_use_is_said_every_minute_until_it_is(tmp_path: Pat
     async with running(stored, tmp_path / "none") as kept:
         with capture_logs() as logs:
             stored.held.clear()
-            await kept.until(lambda: "it is gone" in kept.keeper.trouble)
+            await until(lambda: "it is gone" in kept.keeper.trouble)
             since_s = kept.clock.now_s
-            await kept.until(lambda: sum(entry["event"] == event for entry in logs) >= 4)
+            await until(lambda: sum(entry["event"] == event for entry in logs) >= 4)
             assert kept.clock.now_s - since_s >= 3 * 60 - 60
             assert all("it is gone" in entry["reason"] for entry in logs if entry["event"] == event)
         stored.put(OWN, FRESH)
-        await kept.until(lambda: kept.keeper.trouble == "")
+        await until(lambda: kept.keeper.trouble == "")
         with capture_logs() as logs:
             until_s = kept.clock.now_s + 150
-            await kept.until(lambda: kept.clock.now_s >= until_s)
+            await until(lambda: kept.clock.now_s >= until_s)
         assert logs == []
 
 
@@ -450,6 +441,6 @@ async def test_an_end_that_comes_near_is_said_once(tmp_path: Path) -> None:
     stored = Stored({OWN: secret_data(self_signed(lifetime_days=20))})
     with capture_logs() as logs:
         async with running(stored, tmp_path / "none", root_check_s=None) as kept:
-            await kept.until(lambda: kept.clock.now_s > 200)
+            await until(lambda: kept.clock.now_s > 200)
     said = [entry for entry in logs if entry["event"] == "a certificate of the authority ends"]
     assert [entry["what"] for entry in said] == ["the root certificate expires in less than 30 days; renew it before"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,7 @@ from tests.e2e.tls_front import make_certificate
 from tests.unit.authorities import DAY, NOW, certify, key_pem, plugged_in
 from tests.unit.authorities import files as made_files
 from tests.unit.certificate_server import Inline
+from tests.unit.patience import in_background, until
 from tests.unit.stored_secrets import FastClock
 
 DAY_S = 86_400
@@ -235,24 +236,13 @@ def test_a_certificate_that_has_expired_is_refused_and_says_when(files: Files) -
 
 
 class Following:
-    """A pair from files that is followed, with a clock that goes fast."""
+    """A pair from files, with a clock that goes fast."""
 
     def __init__(self, files: Files) -> None:
         self.clock = FastClock()
         self.shown = Shown(read_pair(files))
         self.changed: list[Pair] = []
-        self.task = asyncio.create_task(
-            follow_files(files, self.shown, self.changed.append, self.clock.sleep, self.clock)
-        )
-
-    async def until(self, claim: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not claim():
-                await asyncio.sleep(0.005)
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.wait([self.task])
+        self.running = in_background(follow_files(files, self.shown, self.changed.append, self.clock.sleep, self.clock))
 
 
 async def test_other_roots_alone_are_a_change_and_the_certificate_stays(files: Files) -> None:
@@ -260,26 +250,26 @@ async def test_other_roots_alone_are_a_change_and_the_certificate_stays(files: F
     files.roots.write_bytes(files.certificate.read_bytes())
     following = Following(files)
     first = following.shown.pair
-    files.roots.write_bytes(certify("another root", "P-256/x").pem)
-    await following.until(lambda: len(following.changed) == 1)
+    async with following.running:
+        files.roots.write_bytes(certify("another root", "P-256/x").pem)
+        await until(lambda: len(following.changed) == 1)
     assert following.changed == [replace(first, roots=files.roots.read_text())]
     assert following.shown.pair == following.changed[0]
-    await following.stop()
 
 
 async def test_what_cannot_be_shown_leaves_the_former_and_is_said_every_minute(files: Files) -> None:
     following = Following(files)
     former, good = following.shown.pair, files.key.read_bytes()
-    with capture_logs() as logs:
-        files.key.write_bytes(b"half")
-        await following.until(lambda: len(logs) >= 3)
-        assert following.clock.now_s >= 2 * 60
-    assert {entry["reason"] for entry in logs} == {following.shown.trouble}
-    assert "front.key: must be an unencrypted private key" in following.shown.trouble
-    assert (following.shown.pair, following.changed) == (former, [])
-    files.key.write_bytes(good)
-    await following.until(lambda: following.shown.trouble == "")
-    await following.stop()
+    async with following.running:
+        with capture_logs() as logs:
+            files.key.write_bytes(b"half")
+            await until(lambda: len(logs) >= 3)
+            assert following.clock.now_s >= 2 * 60
+        assert {entry["reason"] for entry in logs} == {following.shown.trouble}
+        assert "front.key: must be an unencrypted private key" in following.shown.trouble
+        assert (following.shown.pair, following.changed) == (former, [])
+        files.key.write_bytes(good)
+        await until(lambda: following.shown.trouble == "")
 
 
 # Under our own authority.

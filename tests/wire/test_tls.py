@@ -166,6 +166,17 @@ def test_no_token_and_no_key_gets_into_the_log_or_onto_a_page(secured: Secured) 
         assert "PRIVATE" not in text
 
 
+def test_a_ztunnel_that_runs_as_another_account_is_told_of_at_the_start(folder: Path, tmp_path: Path) -> None:
+    labelled = MESH.replace("name: ztunnel-a,", "name: ztunnel-a, labels: {app: ztunnel},")
+    (folder / "mesh.yaml").write_text(labelled)
+    flags = ("--secure-grpc-addr", "127.0.0.1:0", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+    variables = {"CA_TRUSTED_NODE_ACCOUNTS": "kube-system/ztunnel", "ROOT_CA_DIR": "none"}
+    with serving(folder, tmp_path / "log", *flags, **variables) as server:
+        (line,) = (line for line in server.log().splitlines() if "an account that is not trusted" in line)
+    for part in ("istio-system/ztunnel", "kube-system/ztunnel", "CA_TRUSTED_NODE_ACCOUNTS"):
+        assert part in line
+
+
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
 def test_a_stream_without_a_good_token_ends_before_anything_is_read(
     secured: Secured, metadata: tuple[tuple[str, str], ...]
