@@ -109,8 +109,10 @@ async def test_a_real_server_lets_us_read_every_kind_with_these_permissions(
             assert gateways.state is State.ABSENT
             await client.install_crds(["Gateway"])
             await follower.reader.until(lambda: {watch.state for watch in follower.cluster.watches} == {State.WATCHING})
-            # Its definition may be a moment late; nothing may be forbidden.
-            assert [watch.kind for watch in follower.cluster.watches if watch.failures and watch is not gateways] == []
+            # Its definition may be a moment late, and a server that has just got definitions opens its storage anew and
+            # says so; nothing may be forbidden.
+            failed = [watch for watch in follower.cluster.watches if watch.failures and watch is not gateways]
+            assert [watch.reason for watch in failed if "storage is (re)initializing" not in watch.reason] == []
             assert "forbidden" not in gateways.reason
     finally:
         await client.install_crds(["Gateway"])
