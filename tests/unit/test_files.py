@@ -432,6 +432,14 @@ async def test_a_mounted_config_map_is_read_once_and_swapped_in_one_change(tmp_p
         assert seen.batches == [["put a", "put b", "put sub"], ["put c", "delete b"]]
 
 
+async def test_folders_that_are_nested_too_deeply_are_told_of_and_touch_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(A)
+    tmp_path.joinpath(*["d"] * 200).mkdir(parents=True)
+    async with watched(tmp_path) as seen:
+        await seen.until_said("put a")
+        assert any("at most 100 deep" in said for batch in seen.batches for said in batch)
+
+
 async def test_a_folder_that_vanishes_deletes_nothing_and_is_watched_when_it_returns(tmp_path: Path) -> None:
     folder, away = tmp_path / "mesh", tmp_path / "away"
     folder.mkdir()

@@ -562,6 +562,13 @@ def test_a_type_that_is_not_served_is_answered_with_nothing_once(talk: Conversat
     assert talk.answers(subscribe(ADDRESS)).names == [SHOP.name, TILL.name, TILL_SERVICE.name]
 
 
+def test_a_stream_may_not_name_types_without_end(talk: Conversation) -> None:
+    for number in range(100):
+        talk.answers(subscribe(f"type.googleapis.com/envoy.Unknown{number}"))
+    talk.is_silent_after(subscribe(UNKNOWN_TYPE))
+    assert talk.peer.end == End(Code.INVALID_ARGUMENT, "a stream may name at most 100 types")
+
+
 def test_a_client_of_other_types_only_does_not_hold_the_feed_back(talk: Conversation) -> None:
     talk.answers(subscribe(UNKNOWN_TYPE))
     talk.mesh.change(SHOP)

@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 _FolderId = tuple[int, int] | None
 
+_DEPTH_LIMIT = 100
+"""Folders within each other: a mesh has a few, and each is a call within a call."""
+
 
 async def watch_folder(
     folder: Path, cluster: ClusterId, emit: Emit, *, patience: Patience | None = None, poll_s: float = 2.0
@@ -151,7 +154,9 @@ def _walk(
             status = entry.stat()
             if stat.S_ISDIR(status.st_mode):
                 inode = status.st_dev, status.st_ino
-                if inode not in above:
+                if len(above) > _DEPTH_LIMIT:
+                    unreadable[path] = f"folders may be nested at most {_DEPTH_LIMIT} deep"
+                elif inode not in above:
                     _walk(entry.path, path + "/", (*above, inode), files, unreadable)
             elif stat.S_ISREG(status.st_mode) and entry.name.endswith(SUFFIXES):
                 files[path] = _signature(status)

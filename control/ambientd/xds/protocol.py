@@ -39,6 +39,8 @@ SETTLE_S = 0.01
 
 _HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInformation")
 _SERVED = (ADDRESS, AUTHORIZATION)
+_TYPES_LIMIT = 100
+"""Types that one stream may name: each is remembered, and a real client names a dozen at most."""
 _OVERTAKEN = "this stream fell too far behind; connect again"
 
 
@@ -287,6 +289,8 @@ class Stream:
     def _initial(self, request: Request) -> list[Command]:
         type_url = request.type_url
         if type_url not in _SERVED:
+            if len(self.watches) >= _TYPES_LIMIT:
+                return [self._end(Code.INVALID_ARGUMENT, f"a stream may name at most {_TYPES_LIMIT} types")]
             self.watches[type_url] = Watch(type_url, None)
             self._answers.append(_Answer(lambda _: self._feed.nothing(type_url), has_cursors=False))
             return [Note("unknown type", type_url)]

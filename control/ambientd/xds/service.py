@@ -438,7 +438,8 @@ class Service:
         size_bytes = len(part.response)
         await self._budget.take(size_bytes)
         try:
-            await asyncio.wait_for(_write(context, part), self._write_deadline_s)
+            async with asyncio.timeout(self._write_deadline_s):
+                await _write(context, part)
             return
         except TimeoutError:
             pass
@@ -449,7 +450,8 @@ class Service:
             f"the first answer was not taken within {self._write_deadline_s:g} s; connect again",
         )
         try:
-            await asyncio.wait_for(end, _END_S)
+            async with asyncio.timeout(_END_S):
+                await end
         except TimeoutError:
             raise _Unread from None
 
