@@ -96,16 +96,27 @@ class Aborted(Exception):
 class Call:
     """A context without a connection, for calls by the thousand."""
 
-    def __init__(self, metadata: Metadata, peer: str) -> None:
+    def __init__(self, raw: bytes, metadata: Metadata, peer: str) -> None:
+        self._raw = raw
         self._metadata = metadata
         self._peer = peer
         self.status = self.details = ""
+        self.written = b""
 
     def peer(self) -> str:
         return self._peer
 
     def invocation_metadata(self) -> Metadata:
         return self._metadata
+
+    async def send_initial_metadata(self, metadata: Metadata) -> None:
+        pass
+
+    async def read(self) -> bytes:
+        return self._raw
+
+    async def write(self, raw: bytes) -> None:
+        self.written = raw
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         self.status, self.details = code.name, details
@@ -165,12 +176,13 @@ class Served:
         self, raw: bytes, metadata: Metadata, peer: str = "ipv4:10.0.0.1:40000"
     ) -> tuple[Call, IstioCertificateResponse | None]:
         """As `call`, with all that the caller is told."""
-        context = Call(metadata, peer)
+        context = Call(raw, metadata, peer)
         method: Any = self.service.handlers().service(_Details(METHOD))  # type: ignore[arg-type]
         try:
-            return context, IstioCertificateResponse.FromString(await method.unary_unary(raw, context))
+            await method.stream_stream(None, context)
         except Aborted:
             return context, None
+        return context, IstioCertificateResponse.FromString(context.written)
 
     async def send(self, raw: bytes, metadata: Metadata) -> IstioCertificateResponse:
         method = self.channel.unary_unary(METHOD, None, None)

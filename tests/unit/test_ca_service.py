@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -17,10 +18,11 @@ from ambientd.ca.service import REFUSED
 from ambientd.ca.waiting import LIMIT_PER_CALLER, WAIT_S
 from ambientd.resources.events import Delete, Event
 from ambientd.resources.mesh import LabelSelector
-from ambientd_api.ca_pb2 import IstioCertificateRequest
+from ambientd_api.ca_pb2 import IstioCertificateRequest, IstioCertificateResponse
 from tests.unit.authorities import certify, csr, files, intermediate, key, pem_of, plugged_in, root, usage
 from tests.unit.certificate_server import (
     CSR,
+    METHOD,
     Z2,
     A,
     Inline,
@@ -442,6 +444,40 @@ async def test_an_unknown_method_does_not_exist(served: Served) -> None:
 async def test_an_error_of_ours_is_an_internal_error_that_tells_nothing(served: Served) -> None:
     del served.trust
     assert await code_of(served.ask(OF_A)) == ("INTERNAL", "internal error")
+
+
+# A ztunnel sends head and body of a request apart, and its system holds the body back until the head is acknowledged.
+
+
+def opened(served: Served) -> Any:
+    """A call of which only the head was sent."""
+    method: Any = served.channel.stream_stream
+    return method(METHOD)(metadata=Z_HEADERS, timeout=20)
+
+
+async def test_the_head_of_a_request_is_answered_at_once(served: Served) -> None:
+    call = opened(served)
+    async with asyncio.timeout(10):
+        await call.initial_metadata()
+    await call.write(IstioCertificateRequest(csr=CSR).SerializeToString())
+    await call.done_writing()
+    assert names_of(IstioCertificateResponse.FromString(await call.read())) == [OF_Z]
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_call_without_a_request_is_refused(served: Served) -> None:
+    call = opened(served)
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_of_two_requests_in_one_call_the_first_counts(served: Served) -> None:
+    call = opened(served)
+    for text in (CSR, "no request"):
+        await call.write(IstioCertificateRequest(csr=text).SerializeToString())
+    await call.done_writing()
+    assert names_of(IstioCertificateResponse.FromString(await call.read())) == [OF_Z]
+    assert await call.code() is grpc.StatusCode.OK
 
 
 # The response.

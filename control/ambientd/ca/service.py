@@ -128,12 +128,22 @@ class Certificates:
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """For a server. Requests arrive as bytes, so that nothing of a stranger is parsed before it is known."""
-        method = grpc.unary_unary_rpc_method_handler(self._create)
+        # On the wire a call of one message each way is a stream; for this one we are called before its message is here.
+        method = grpc.stream_stream_rpc_method_handler(self._call)
         return grpc.method_handlers_generic_handler(SERVICE, {"CreateCertificate": method})
 
     def refusals(self) -> tuple[Refusal, ...]:
         """The last ones, oldest first."""
         return tuple(self._refusals)
+
+    async def _call(self, _: object, context: Context) -> None:
+        # A ztunnel writes the head of a request and its body one after the other, and its system holds the body back
+        # until the head is acknowledged; ours takes 40 ms for that, unless there is something to send.
+        await context.send_initial_metadata(())
+        raw = await context.read()
+        if not isinstance(raw, bytes):
+            await context.abort(grpc.StatusCode.INTERNAL, "there is no request")
+        await context.write(await self._create(raw, context))
 
     async def _create(self, raw: bytes, context: Context) -> bytes:
         peer = context.peer()
