@@ -38,6 +38,9 @@ A = TypeVar("A", bound=Answer)
 
 QUEUE_LIMIT = 1024
 """Orders that wait at one time: about a second of work, after which clients had better come again."""
+_AT_ONCE = 2
+"""Requests that the process is given at one time: one to work on, and the next. With more, certificates come back
+several at a time, and everything else on this loop waits for all of them."""
 CSR_LIMIT_BYTES = 64 << 10
 """An RSA key of 16,384 bits takes 5 kB; with the queue, this bounds what waits to 64 MiB."""
 _ANSWER_S = 20.0
@@ -77,6 +80,9 @@ class Signer:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._behind = 0
+        """Requests to sign that wait for their turn."""
         self._number = 0
         self.public: Public | None = None
         """What is in use; None: nothing yet. Stays while the process is started again."""
@@ -87,7 +93,7 @@ class Signer:
     @property
     def queued(self) -> int:
         """Orders without an answer yet."""
-        return len(self._waiting)
+        return len(self._waiting) + self._behind
 
     @property
     def pid(self) -> int | None:
@@ -146,10 +152,18 @@ class Signer:
             raise SigningFailed(SignError.CSR, f"csr must be at most {CSR_LIMIT_BYTES} bytes, got {len(csr)}")
         if not self.is_ready:
             raise SigningFailed(SignError.NOT_READY, "the certificate authority is not ready")
-        if len(self._waiting) >= self._queue_limit:
+        if self.queued >= self._queue_limit:
             raise Busy(f"{self._queue_limit} requests wait to be signed")
         ids = tuple(subject_ids)
-        return await self._ask(lambda number: Sign(number, csr, ids, requested_s, is_limited), Signed)
+        self._behind += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self._behind -= 1
+        try:
+            return await self._ask(lambda number: Sign(number, csr, ids, requested_s, is_limited), Signed)
+        finally:
+            self._turns.release()
 
     async def create(
         self,
