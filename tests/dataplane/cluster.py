@@ -56,7 +56,9 @@ class Cluster:
         await self.client.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
         pod = await self.client.create(_accepted(node.proxy.manifest()))
         token = await self.client.token(ROOT_NAMESPACE, "ztunnel", pod=pod)
-        root = node.folder / "root-cert.pem"
+        # In a folder by itself, as a volume is: a ztunnel watches that, and connects anew whenever something changes.
+        root = node.folder / "roots" / "root-cert.pem"
+        root.parent.mkdir()
         root.write_text(await self.root(ROOT_NAMESPACE))
         # From the main thread: see `Program`.
         node.start(self._binary, root, token)

@@ -50,6 +50,8 @@ class Mesh:
         self.objects = folder / "mesh"
         self.objects.mkdir()
         (folder / "ca").mkdir()
+        # By itself, as a volume is: a ztunnel watches the folder, and connects anew whenever something changes in it.
+        (folder / "roots").mkdir()
         self.plug_in(self.authority, trusting=[self.authority])
         for name in (*_NODES, "node-c"):
             node = rig.add_node(name)
@@ -97,7 +99,7 @@ class Mesh:
 
     @property
     def _root_file(self) -> Path:
-        return self._folder / "root-cert.pem"
+        return self._folder / "roots" / "root-cert.pem"
 
     def plug_in(self, signing: Plugged, *, trusting: Sequence[Plugged]) -> None:
         """Changes the plugged-in authority: who signs, and whom everybody trusts from now on."""
