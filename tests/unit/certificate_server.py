@@ -19,7 +19,7 @@ from ambientd.ca.authority import Authority, Lifetimes, Unusable
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
 from ambientd.ca.decide import Trust
 from ambientd.ca.orders import Failed, Rejected, Sign, Signed, Use
-from ambientd.ca.service import SERVICE, Certificates, Context, Signing
+from ambientd.ca.service import READ_S, SERVICE, Certificates, Context, Signing
 from ambientd.ca.signing import SigningFailed
 from ambientd.ca.waiting import Waiters
 from ambientd.ca.worker import Worker
@@ -131,7 +131,7 @@ class _Details(Struct):
 class Served:
     """A running service, and how to ask it."""
 
-    def __init__(self, signer: Signing, wait_s: float) -> None:
+    def __init__(self, signer: Signing, wait_s: float, read_s: float = READ_S) -> None:
         self.pods = PodIndex(CLUSTER)
         self.waiters = Waiters()
         self.metrics = CertificateMetrics()
@@ -143,7 +143,14 @@ class Served:
         """Callers are looked at."""
         self.is_open.set()
         self.service = Certificates(
-            self._authenticate, self.pods, lambda: self.trust, signer, self.waiters, self.metrics, wait_s=wait_s
+            self._authenticate,
+            self.pods,
+            lambda: self.trust,
+            signer,
+            self.waiters,
+            self.metrics,
+            wait_s=wait_s,
+            read_s=read_s,
         )
         self.channel: grpc.aio.Channel
 
@@ -242,9 +249,10 @@ async def serve(
     *happened: Sequence[Event],
     signer: Signing | None = None,
     wait_s: float = 0.05,
+    read_s: float = READ_S,
     prepare: Callable[[Served], None] | None = None,
 ) -> AsyncIterator[Served]:
-    served = Served(Inline() if signer is None else signer, wait_s)
+    served = Served(Inline() if signer is None else signer, wait_s, read_s)
     for each in happened:
         served.emit(each)
     if prepare is not None:

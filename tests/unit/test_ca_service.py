@@ -471,6 +471,31 @@ async def test_a_call_without_a_request_is_refused(served: Served) -> None:
     assert await call.code() is grpc.StatusCode.INTERNAL
 
 
+async def test_whoever_is_not_known_cannot_keep_a_call_open(served: Served) -> None:
+    method: Any = served.channel.stream_stream
+    call = method(METHOD)(metadata=[("authorization", "Bearer of-nobody")], timeout=20)
+    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_request_that_does_not_come_is_not_waited_for_long() -> None:
+    async with serve(Z, read_s=0.05) as served:
+        call = opened(served)
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert names_of(await served.ask()) == [OF_Z]
+
+
+async def test_calls_without_a_request_count_as_in_flight(served: Served) -> None:
+    waiting = [opened(served) for _ in range(256)]
+    for call in waiting:
+        await call.initial_metadata()
+    assert (await code_of(served.ask()))[0] == "RESOURCE_EXHAUSTED"
+    for call in waiting:
+        call.cancel()
+    async with asyncio.timeout(10):
+        while (await code_of(served.ask()))[0] != "OK":
+            await asyncio.sleep(0.01)
+
+
 async def test_of_two_requests_in_one_call_the_first_counts(served: Served) -> None:
     call = opened(served)
     for text in (CSR, "no request"):

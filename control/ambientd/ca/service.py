@@ -32,6 +32,8 @@ MESSAGE_LIMIT_BYTES = 4 << 20
 """What gRPC allows by default, and every client of this service keeps within; the port allows more, for xDS."""
 REFUSED = "authentication failure"
 """All that a caller who is refused is told, whatever the reason: more would tell a node what runs elsewhere."""
+READ_S = 10.0
+"""Head and body of a request are milliseconds apart."""
 _IN_FLIGHT_PER_PEER = 256
 _IN_FLIGHT = 8192
 _REFUSALS_KEPT = 64
@@ -112,9 +114,11 @@ class Certificates:
         observer: Observer,
         *,
         wait_s: float = WAIT_S,
+        read_s: float = READ_S,
     ) -> None:
         """`trust` gives what holds at the moment, mesh configuration included. `waiters` is woken by whoever feeds
-        `pods`. `wait_s`: how long a pod that is just appearing is waited for, seconds."""
+        `pods`. `wait_s`: how long a pod that is just appearing is waited for, seconds; `read_s`: how long the
+        body of a request is."""
         self._authenticate = authenticate
         self._pods = pods
         self._trust = trust
@@ -122,6 +126,7 @@ class Certificates:
         self._waiters = waiters
         self._observer = observer
         self._wait_s = wait_s
+        self._read_s = read_s
         self._in_flight: dict[str, int] = {}
         self._in_flight_all = 0
         self._refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
@@ -140,12 +145,9 @@ class Certificates:
         # A ztunnel writes the head of a request and its body one after the other, and its system holds the body back
         # until the head is acknowledged; ours takes 40 ms for that, unless there is something to send.
         await context.send_initial_metadata(())
-        raw = await context.read()
-        if not isinstance(raw, bytes):
-            await context.abort(grpc.StatusCode.INTERNAL, "there is no request")
-        await context.write(await self._create(raw, context))
+        await context.write(await self._create(context))
 
-    async def _create(self, raw: bytes, context: Context) -> bytes:
+    async def _create(self, context: Context) -> bytes:
         peer = context.peer()
         self._observer.certificate_requested()
         try:
@@ -155,7 +157,7 @@ class Certificates:
             self._in_flight[peer] = self._in_flight.get(peer, 0) + 1
             self._in_flight_all += 1
             try:
-                return await self._answer(raw, context, peer)
+                return await self._answer(context, peer)
             finally:
                 self._in_flight_all -= 1
                 self._in_flight[peer] -= 1
@@ -171,11 +173,10 @@ class Certificates:
         await context.abort(code, text)
         raise AssertionError("abort raises")
 
-    async def _answer(self, raw: bytes, context: Context, peer: str) -> bytes:
+    async def _answer(self, context: Context, peer: str) -> bytes:
         """Raises _Status."""
         started_s = time.monotonic()
-        if len(raw) > MESSAGE_LIMIT_BYTES:
-            raise _Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a request may have {MESSAGE_LIMIT_BYTES} bytes")
+        # First, so that nobody unknown can keep a call open.
         try:
             caller = await self._authenticate(context)
         except Unauthenticated as error:
@@ -184,6 +185,7 @@ class Certificates:
         except CannotTell as error:
             self._refuse(peer, "cannot_tell", error.reason)
             raise _Status(grpc.StatusCode.UNAVAILABLE, "cannot authenticate at the moment") from None
+        raw = await self._read(context)
         try:
             request = IstioCertificateRequest.FromString(raw)
         except DecodeError:
@@ -206,6 +208,20 @@ class Certificates:
             public_key_sha256=signed.key_sha256,
         )
         return IstioCertificateResponse(cert_chain=signed.elements).SerializeToString()
+
+    async def _read(self, context: Context) -> bytes:
+        """The request. Raises _Status."""
+        try:
+            async with asyncio.timeout(self._read_s):
+                raw = await context.read()
+        except TimeoutError:
+            text = f"the request did not come within {self._read_s:g} s"
+            raise _Status(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+        if not isinstance(raw, bytes):
+            raise _Status(grpc.StatusCode.INTERNAL, "there is no request")
+        if len(raw) > MESSAGE_LIMIT_BYTES:
+            raise _Status(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a request may have {MESSAGE_LIMIT_BYTES} bytes")
+        return raw
 
     async def _decide(self, ask: Ask, peer: str) -> Issue:
         """Raises _Status. What a request waits for is waited for until one moment, however often it is woken."""
