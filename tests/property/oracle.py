@@ -24,7 +24,19 @@ from ambientd.resources.faults import Fault, Undecodable
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import Ref
 from ambientd.settings import load as load_settings
-from ambientd.xds.protocol import Advanced, Command, Done, End, Requested, Send, Stream, Wake, Woke, Work, Written
+from ambientd.xds.protocol import (
+    Advanced,
+    Command,
+    Done,
+    End,
+    Requested,
+    Send,
+    Stream,
+    Wake,
+    Woke,
+    Work,
+    Written,
+)
 from ambientd.xds.requests import Request, parse
 from ambientd_api.security_pb2 import Authorization
 from ambientd_api.workload_pb2 import Address
@@ -40,7 +52,8 @@ BETWEEN_LOOKS = 10
 
 
 class Client:
-    """A simulated ztunnel on a pure stream. `holds_back`: it takes what is sent to it only now and then."""
+    """A simulated ztunnel on a pure stream. `holds_back`: it takes what is sent to it only now and then, and answers
+    some of it late, or after the server has given up waiting."""
 
     def __init__(
         self, feed: Feed, idents: Iterable[int], dice: Random, *, is_on_demand: bool, holds_back: bool
@@ -52,6 +65,8 @@ class Client:
         self._is_on_demand = is_on_demand
         self.ztunnel = SimulatedZtunnel(node_name="n1" if is_on_demand else "", is_on_demand=is_on_demand)
         self._commands: list[Command] = []
+        self._later: list[Requested | Woke] = []
+        """Late answers, and ends of the server's waiting."""
         self._stream: Stream | None = None
         self.connect()
 
@@ -61,6 +76,7 @@ class Client:
             self._stream.close()
         self._stream = Stream(next(self._idents), self._feed)
         self._commands = []
+        self._later = []
         for request in self.ztunnel.first_requests():
             self._commands += self._stream.handle(Requested(_parsed(request)))
 
@@ -78,7 +94,11 @@ class Client:
     def drain(self) -> None:
         """Does everything there is to do."""
         assert self._stream is not None
-        while self._commands:
+        while self._commands or self._later:
+            if self._later and (not self._commands or self._dice.random() < 0.1):
+                event = self._later.pop(self._dice.randrange(len(self._later)))
+                self._commands += self._stream.handle(event)
+                continue
             command = self._commands.pop(0)
             match command:
                 case Work():
@@ -90,7 +110,7 @@ class Client:
                     self._take(command.part)
                     self._commands += self._stream.handle(Written())
                 case Wake():
-                    self._commands += self._stream.handle(Woke(command.nonce))
+                    self._later.append(Woke(command.nonce))
                 case End():
                     self.connect()
         self._commands += self._stream.handle(Advanced())
@@ -105,7 +125,11 @@ class Client:
         assert not set(names) & set(response.removed_resources), "a name in both lists"
         applied = self.ztunnel.apply(response)
         assert not applied.answer.HasField("error_detail"), applied.answer.error_detail.message
-        self._commands += self._stream.handle(Requested(_parsed(applied.answer)))
+        answered = Requested(_parsed(applied.answer))
+        if self._holds_back and self._dice.random() < 0.3:
+            self._later.append(answered)
+        else:
+            self._commands += self._stream.handle(answered)
 
     def held(self) -> Held:
         addresses: dict[str, Any] = {}
