@@ -57,8 +57,9 @@ def main() -> None:
     binary = Path(os.environ.get("ZTUNNEL_BIN", ""))
     if not binary.is_file():
         raise SystemExit(f"hack/dataplane: ZTUNNEL_BIN must be the path of a ztunnel, got '{binary}'")
-    # As an interrupt, so that everything is taken down.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    # Also where a shell has its background jobs ignore interrupts; everything is taken down.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="ambientd-rig-") as name, Rig(Path(name)) as rig:
         mesh = Mesh(rig, Path(name), binary)
         with mesh.running():

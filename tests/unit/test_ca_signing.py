@@ -313,6 +313,22 @@ async def test_a_caller_that_goes_away_leaves_nothing_behind(signer: Signer) -> 
     assert signer.queued == 0
 
 
+async def test_callers_that_go_away_leave_no_more_orders_than_are_given_at_one_time(signer: Signer) -> None:
+    await signer.start()
+    assert signer.pid is not None
+    os.kill(signer.pid, signal.SIGSTOP)
+    for _ in range(20):
+        asking = asyncio.create_task(signer.sign(CSR, (ID,), 3600))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert signer.queued == 2
+    os.kill(signer.pid, signal.SIGCONT)
+    await signer.sign(CSR, (ID,), 3600)
+    await until(lambda: signer.queued == 0)
+
+
 async def test_every_response_during_a_reload_fits_together() -> None:
     heard: list[Public] = []
     first, second = lasting(), lasting()

@@ -93,12 +93,15 @@ def test_a_later_round_waits_too(talk: Conversation) -> None:
     assert policies.names == [OTHER.name]
 
 
-def test_addresses_that_were_answered_before_hold_up_nothing(talk: Conversation) -> None:
+def test_after_addresses_that_were_answered_before_they_wait_a_moment_and_only_once(talk: Conversation) -> None:
     (addresses,) = talk.tells(service("shop/till.local"))
     talk.is_silent_after(ack(addresses))
-    (policies,) = talk.tells(OTHER)
+    assert talk.tells(OTHER) == []
+    assert talk.peer.wakes == [Wake(SETTLE_S, addresses.nonce)]
+    (policies,) = talk.peer.hear(Woke(addresses.nonce))
     assert policies.names == [OTHER.name]
-    assert talk.peer.wakes == []
+    (again,) = talk.tells(policy(OTHER.name, "NAMESPACE", port=81))
+    assert again.names == [OTHER.name]
 
 
 def test_policies_without_addresses_before_them_wait_for_nothing(talk: Conversation) -> None:

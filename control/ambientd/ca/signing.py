@@ -160,10 +160,17 @@ class Signer:
             await self._turns.acquire()
         finally:
             self._behind -= 1
-        try:
-            return await self._ask(lambda number: Sign(number, csr, ids, requested_s, is_limited), Signed)
-        finally:
-            self._turns.release()
+        # Whoever goes away leaves an order behind that is worked off all the same: the turn ends with its answer.
+        signing = asyncio.create_task(
+            self._ask(lambda number: Sign(number, csr, ids, requested_s, is_limited), Signed), name="signing"
+        )
+        signing.add_done_callback(self._turn_ended)
+        return await asyncio.shield(signing)
+
+    def _turn_ended(self, signing: asyncio.Task[Signed]) -> None:
+        self._turns.release()
+        if not signing.cancelled():
+            signing.exception()  # it has been told to whoever waits; nobody may
 
     async def create(
         self,

@@ -144,9 +144,11 @@ class Watch:
         """The commit up to which the client was told; None before the first answer."""
         self.nonce_sent = ""
         self.nonce_acked = ""
-        self.unanswered = ""
-        """Nonce of the last part that the client was sent, and has neither acknowledged nor rejected. A client that
-        begins is not asked: it has nothing that the answer could be mixed with."""
+        self.unsettled = ""
+        """Nonce of the last part that the client was sent, while what follows it may have to wait. A client that begins
+        is not waited for: it has nothing that the answer could be mixed with."""
+        self.is_answered = True
+        """The client has acknowledged or rejected that part."""
         self.last_error = ""
         self.unacknowledged: set[str] = set()
         """Nonces of earlier parts of the last answer or round: acknowledging them late is no surprise."""
@@ -274,17 +276,15 @@ class Stream:
 
     def _answered(self, watch: Watch, nonce: str) -> list[Command]:
         """The client has taken or rejected a part, and all before it."""
-        if not nonce or watch.unanswered != nonce:
+        if watch.is_answered or watch.unsettled != nonce:
             return []
-        if self._awaited == nonce:
-            return [Wake(SETTLE_S, nonce)]
-        watch.unanswered = ""
-        return []
+        watch.is_answered = True
+        return [Wake(SETTLE_S, nonce)] if self._awaited == nonce else []
 
     def _settled(self, nonce: str) -> None:
         """What waited for the answer to this part of addresses waits no longer."""
-        if self._awaited == nonce:
-            self.watches[ADDRESS].unanswered = ""
+        if self._awaited == nonce and self.watches[ADDRESS].unsettled == nonce:
+            self.watches[ADDRESS].unsettled = ""
 
     def _initial(self, request: Request) -> list[Command]:
         type_url = request.type_url
@@ -370,10 +370,8 @@ class Stream:
         if self._is_writing or self._working is not None:
             return []
         if self._outbox:
-            waited_for = self._waited_for(self._outbox[0][0])
-            if waited_for:
-                is_known, self._awaited = waited_for == self._awaited, waited_for
-                return [] if is_known else [Wake(ANSWER_S, waited_for)]
+            if self._must_wait(self._outbox[0][0]):
+                return self._wait()
             part, answer_of = self._outbox.popleft()
             self._is_writing = True
             self._sent(part, answer_of)
@@ -392,16 +390,23 @@ class Stream:
         self._working = (job, answer, (*answer.firsts, *cursors))
         return [Work(job)]
 
-    def _waited_for(self, part: Part) -> str:
-        """Nonce of the part that must be answered before this one is sent; empty: none."""
+    def _must_wait(self, part: Part) -> bool:
+        """Policies, while the addresses before them have not settled."""
         addresses = self.watches.get(ADDRESS)
-        if part.type_url != AUTHORIZATION or addresses is None or self._is_half_closed:
-            return ""
-        return addresses.unanswered
+        is_after = part.type_url == AUTHORIZATION and addresses is not None and addresses.unsettled != ""
+        return is_after and not self._is_half_closed
+
+    def _wait(self) -> list[Command]:
+        addresses = self.watches[ADDRESS]
+        if self._awaited == addresses.unsettled:
+            return []
+        self._awaited = addresses.unsettled
+        # How long ago an answer came is not known here, so that it counts from now.
+        return [Wake(SETTLE_S if addresses.is_answered else ANSWER_S, self._awaited)]
 
     def _sent(self, part: Part, answer: _Answer) -> None:
         watch = self.watches[part.type_url]
-        watch.unanswered = "" if answer.is_fresh else part.nonce
+        watch.unsettled, watch.is_answered = ("", True) if answer.is_fresh else (part.nonce, False)
         if watch.nonce_sent in self._batch:
             watch.unacknowledged.add(watch.nonce_sent)
         watch.nonce_sent = part.nonce
