@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.dataplane.rig import CONTROL_PLANE, Node, Pod, Rig
 from tests.kube.apiserver import ApiServer
 from tests.kube.client import Client, Manifest, Refused
-from tests.wire.process import ServerProcess
+from tests.kube.test_tokens import make_account
+from tests.wire.process import ServerProcess, eventually
 
 NAMESPACE = "shop"
 ROOT_NAMESPACE = "istio-system"
@@ -47,7 +48,7 @@ class Cluster:
         self._control_plane = await asyncio.to_thread(
             ServerProcess, self._api_server.kubeconfig(), self._folder / "log", *flags, **variables
         )
-        await self._make_account(ROOT_NAMESPACE, "ztunnel")
+        await make_account(self.client, ROOT_NAMESPACE, "ztunnel")
         for name in ("node-a", "node-b"):
             await self._start_node(name)
 
@@ -76,7 +77,7 @@ class Cluster:
 
     async def add_pod(self, node: Node, name: str, address: str) -> Pod:
         """A pod with an account of its own name that is scheduled, has been enrolled, and is not ready yet."""
-        await self._make_account(NAMESPACE, name)
+        await make_account(self.client, NAMESPACE, name)
         pod = self.rig.add_pod(node, name, address, name, NAMESPACE)
         self.rig.enrol(pod)
         manifest = _accepted(pod.manifest())
@@ -93,10 +94,6 @@ class Cluster:
         if self._control_plane is not None:
             self._control_plane.stop(signal.SIGKILL)
 
-    async def _make_account(self, namespace: str, name: str) -> None:
-        metadata = {"namespace": namespace, "name": name}
-        await self.client.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
-
 
 def _accepted(manifest: Manifest) -> Manifest:
     """Without what the API server gives, and without a token that a controller would have to make."""
@@ -106,12 +103,9 @@ def _accepted(manifest: Manifest) -> Manifest:
     return manifest
 
 
-async def until(holds: Callable[[], bool], what: str, within_s: float = _WITHIN_S) -> None:
-    """Waits until something holds that is looked at in a thread."""
-    deadline_s = asyncio.get_running_loop().time() + within_s
-    while not await asyncio.to_thread(holds):
-        assert asyncio.get_running_loop().time() < deadline_s, f"not within {within_s:g} s: {what}"
-        await asyncio.sleep(0.02)
+async def until(holds: Callable[[], bool], what: str) -> None:
+    """As `eventually`, in a thread."""
+    await asyncio.to_thread(eventually, holds, what, _WITHIN_S)
 
 
 @asynccontextmanager

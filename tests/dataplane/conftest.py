@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import lacks
+from tests.conftest import lacks, require
+from tests.dataplane.mesh import Mesh
 from tests.dataplane.namespaces import missing
 from tests.dataplane.rig import Rig
 
@@ -27,3 +28,11 @@ def rig() -> Iterator[Rig]:
             yield rig
             made = rig.namespaces()
         assert not {each.name for each in made}.intersection(os.listdir("/run/netns"))
+
+
+@pytest.fixture
+def mesh(rig: Rig, tmp_path: Path) -> Iterator[Mesh]:
+    """Two nodes with real ztunnels, over a folder."""
+    mesh = Mesh(rig, tmp_path, require("ztunnel"))
+    with mesh.running():
+        yield mesh

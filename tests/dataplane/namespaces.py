@@ -99,7 +99,6 @@ class Bridge:
     def __init__(self, prefix: str, address: str, length: int) -> None:
         """`prefix`: of the names of all its namespaces, at most ten characters. All addresses are within one network of
         this prefix length."""
-        self.address = address
         self._prefix = prefix
         self._length = length
         self._joined: list[Namespace] = []

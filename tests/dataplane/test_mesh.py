@@ -4,28 +4,18 @@ what our policies say is what happens to connections."""
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import require
 from tests.dataplane.held import certificates, reaches, until_renewed
 from tests.dataplane.mesh import NAMESPACE, Mesh, authority
-from tests.dataplane.rig import PORT, Pod, Rig
+from tests.dataplane.rig import PORT, Pod
 from tests.dataplane.traffic import Traffic
 from tests.wire.process import eventually, eventually_equal
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
-
-
-@pytest.fixture
-def mesh(rig: Rig, tmp_path: Path) -> Iterator[Mesh]:
-    mesh = Mesh(rig, tmp_path, require("ztunnel"))
-    with mesh.running():
-        yield mesh
 
 
 @pytest.fixture

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import permutations
-from pathlib import Path
 from random import Random
 from typing import Self
 
 import pytest
 
-from tests.conftest import require
 from tests.dataplane.held import reaches
 from tests.dataplane.mesh import Mesh
-from tests.dataplane.rig import PORTS, Pod, Rig
+from tests.dataplane.rig import PORTS, Pod
 from tests.model.dice import Dice, Fields
 from tests.model.model import expected
 from tests.model.verdict import Connection, allows
@@ -116,13 +114,6 @@ def policies(dice: Dice, number: int) -> list[Fields]:
                 }
             )
     return made
-
-
-@pytest.fixture
-def mesh(rig: Rig, tmp_path: Path) -> Iterator[Mesh]:
-    mesh = Mesh(rig, tmp_path, require("ztunnel"))
-    with mesh.running():
-        yield mesh
 
 
 def test_real_ztunnels_decide_as_the_model_says(mesh: Mesh) -> None:
