@@ -151,6 +151,18 @@ def test_a_restart_of_the_control_plane_breaks_no_connection(
     assert traffic.failures == []
 
 
+def test_ztunnels_come_back_as_fast_after_the_tenth_restart_as_after_the_first(mesh: Mesh) -> None:
+    """They wait twice as long after each end that they do not take for an ordinary one, and never less again."""
+    for number in range(10):
+        mesh.restart()
+        for name in ("node-a", "node-b"):
+            eventually(
+                lambda name=name: f"ztunnel-{name}" in str(mesh.debug("connections")),  # type: ignore[misc]
+                f"{name} after restart {number}",
+                within_s=5,
+            )
+
+
 def test_a_rotation_of_the_root_breaks_no_connection(mesh: Mesh, pods: tuple[Pod, Pod, Pod]) -> None:
     """In the three steps of ca.md 12.4: everybody trusts both roots, the new one signs, the old one is forgotten."""
     cart, till, _ = pods

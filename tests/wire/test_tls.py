@@ -308,6 +308,8 @@ def test_sigterm_ends_server_and_streams_with_success(secured: Secured) -> None:
     eventually(lambda: client.ztunnel.is_ready, "the first answers")
     assert secured.server.stop() == 0
     eventually(lambda: client.ended is grpc.StatusCode.UNAVAILABLE, "the end of the stream")
+    # By these words a ztunnel comes back at once.
+    assert "transport is closing" in client.detail
     assert "Traceback" not in secured.server.log()
 
 

@@ -41,7 +41,10 @@ _HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInf
 _SERVED = (ADDRESS, AUTHORIZATION)
 _TYPES_LIMIT = 100
 """Types that one stream may name: each is remembered, and a real client names a dozen at most."""
-_OVERTAKEN = "this stream fell too far behind; connect again"
+COME_BACK = "transport is closing; connect again"
+"""In the text of a status UNAVAILABLE: a ztunnel takes it for an ordinary end and comes back at once. After any other
+text it waits, twice as long each time, up to 15 s, and a connection that works in between does not shorten that."""
+_OVERTAKEN = f"this stream fell too far behind: {COME_BACK}"
 
 
 class Code(Enum):

@@ -23,6 +23,7 @@ from ambientd.slices import in_slices
 from ambientd.xds.authentication import mismatch
 from ambientd.xds.node import Node
 from ambientd.xds.protocol import (
+    COME_BACK,
     Advanced,
     Code,
     Command,
@@ -340,7 +341,7 @@ class Service:
             await connection.poke.wait()
             connection.poke.clear()
             if connection.is_ending:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is shutting down; connect again")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"the server is shutting down: {COME_BACK}")
             if connection.requests:
                 raw = connection.requests.popleft()
                 await self._take(connection, guard, await self._parsed(raw, context), context)
