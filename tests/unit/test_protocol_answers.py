@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.xds.protocol import ANSWER_S, SETTLE_S, HalfClosed, Note, Wake, Woke
@@ -145,3 +146,23 @@ def test_a_stream_that_waits_is_not_at_rest(talk: Conversation) -> None:
     assert not talk.peer.stream.is_at_rest
     assert len(after(talk, ack(addresses))) == 1
     assert talk.peer.stream.is_at_rest
+
+
+def test_what_is_asked_meanwhile_is_bounded_by_number_and_by_size(talk: Conversation) -> None:
+    addresses = replaced(talk)
+    stream = talk.peer.stream
+    small = subscribe(ADDRESS, "shop/none.local")
+    asked = 0
+    while not stream.is_full:
+        talk.is_silent_after(small)
+        asked += 1
+    assert asked == 100
+    assert len(after(talk, ack(addresses))) == 1 + asked
+    assert not stream.is_full
+
+    (addresses,) = talk.tells(service("shop/till.local"))
+    assert talk.tells(OTHER) == []
+    talk.is_silent_after(structs.replace(small, size_bytes=1 << 20))
+    assert stream.is_full
+    after(talk, ack(addresses))
+    assert not stream.is_full

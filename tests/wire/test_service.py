@@ -300,6 +300,34 @@ async def test_many_requests_at_once_are_all_answered_in_their_order(client: Cli
     assert [response.removed for response in answers] == [(f"shop/none-{number}.local",) for number in range(50)]
 
 
+async def test_a_flood_of_requests_while_policies_wait_waits_in_the_client(running: Running) -> None:
+    waiting: list[int] = []
+
+    class Watching(Counts):
+        def requested(self, request: Request) -> None:
+            super().requested(request)
+            waiting.append(len(self.requests) - len(self.parts))
+
+    running.counts = Watching()
+    client = Client(await running.channel())
+    await client.asks(ADDRESS, AUTHORIZATION)
+    for _ in range(2):
+        await client.hears()
+    running.changes(pod("shop/late"))
+    await client.hears()
+    running.changes(policy("shop/q", "NAMESPACE"))
+    await client.asks("to/be/sure/that/the/policy/waits")
+    asked = 400
+    for number in range(asked):
+        message = DeltaDiscoveryRequest(type_url=ADDRESS, resource_names_subscribe=[f"shop/none-{number}.local"])
+        await client.sends(message.SerializeToString())
+    answers = [await client.hears() for _ in range(asked + 2)]
+    assert [each.names for each in answers if each.type_url == AUTHORIZATION] == [["shop/q"]]
+    names = [f"shop/none-{number}.local" for number in range(asked)]
+    assert [name for each in answers for name in each.removed] == names
+    assert 50 < max(waiting) < 120
+
+
 # Clients that do not read.
 
 

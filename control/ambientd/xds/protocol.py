@@ -39,6 +39,9 @@ SETTLE_S = 0.01
 
 _HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInformation")
 _SERVED = (ADDRESS, AUTHORIZATION)
+_QUEUE_LIMIT, _QUEUE_LIMIT_BYTES = 100, 1 << 20
+"""Requests that may stay unanswered while policies wait for the client, and their size: with so many, no more are read
+until these are answered, so that a flood waits in the client."""
 _TYPES_LIMIT = 100
 """Types that one stream may name: each is remembered, and a real client names a dozen at most."""
 COME_BACK = "transport is closing; connect again"
@@ -166,6 +169,8 @@ class _Answer(Struct, frozen=True):
     has_cursors: bool = True
     is_fresh: bool = False
     """It is for a client that says that it holds nothing."""
+    size_bytes: int = 0
+    """Of the request."""
 
 
 class Stream:
@@ -206,6 +211,12 @@ class Stream:
     def is_at_rest(self) -> bool:
         """Nothing is on its way to the client, and nothing waits to be."""
         return not self._outbox and self._working is None and not self._is_writing
+
+    @property
+    def is_full(self) -> bool:
+        """So many requests wait that no other should be read until some are answered."""
+        size_bytes = sum(answer.size_bytes for answer in self._answers)
+        return len(self._answers) >= _QUEUE_LIMIT or size_bytes >= _QUEUE_LIMIT_BYTES
 
     def handle(self, event: Event) -> list[Command]:
         """The only door. After an `End` nothing is answered any more."""
@@ -362,10 +373,16 @@ class Stream:
             is_changed = watch.interest.subscriptions() != before or bool(new_claims)
             if asked or is_changed or "*" in request.subscribe:
                 interest, keys, claims = watch.interest, tuple(sorted(asked | new_claims)), request.claims
-                self._answers.append(_Answer(lambda cursors: self._feed.ask(interest, keys, claims, cursors)))
+                self._answers.append(
+                    _Answer(
+                        lambda cursors: self._feed.ask(interest, keys, claims, cursors), size_bytes=request.size_bytes
+                    )
+                )
         elif asked:
             names, type_url = tuple(sorted(asked)), watch.type_url
-            self._answers.append(_Answer(lambda cursors: self._feed.named(type_url, names, cursors)))
+            self._answers.append(
+                _Answer(lambda cursors: self._feed.named(type_url, names, cursors), size_bytes=request.size_bytes)
+            )
 
     # What comes next.
 

@@ -346,7 +346,8 @@ class Service:
                 raw = connection.requests.popleft()
                 await self._take(connection, guard, await self._parsed(raw, context), context)
                 self._look_whether_converged(connection)
-                connection.has_room.set()
+                if not connection.stream.is_full:
+                    connection.has_room.set()
                 connection.poke.set()  # there may be more to look at
                 continue
             while connection.woke:
@@ -355,6 +356,8 @@ class Service:
             if await self._do(connection, Advanced(), context) and connection.converging_from_s is None:
                 connection.converging_from_s = announced_s
             self._look_whether_converged(connection)
+            if not connection.requests and not connection.stream.is_full:
+                connection.has_room.set()
             if connection.is_half_closed and not connection.requests:
                 await self._do(connection, HalfClosed(), context)
                 return
