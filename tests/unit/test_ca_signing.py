@@ -247,6 +247,33 @@ async def test_who_waits_while_the_process_dies_is_told(signer: Signer) -> None:
     assert caught.value.error is SignError.UNKNOWN
 
 
+async def test_who_waits_behind_them_is_told_too_and_at_once(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signing, "_ANSWER_S", 3600.0)
+    await signer.start()
+    assert signer.pid is not None
+    os.kill(signer.pid, signal.SIGSTOP)
+    waiting = [asyncio.create_task(signer.sign(CSR, [ID], 0)) for _ in range(20)]
+    await until(lambda: signer.queued == len(waiting))
+    os.kill(signer.pid, signal.SIGKILL)
+    await until(lambda: all(each.done() for each in waiting))
+    errors = [each.exception() for each in waiting]
+    assert {error.error for error in errors if isinstance(error, SigningFailed)} == {
+        SignError.UNKNOWN,
+        SignError.NOT_READY,
+    }
+    assert signer.queued == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_to_the_whole_group_does_not_end_it(signer: Signer, number: signal.Signals) -> None:
+    await signer.start()
+    first = signer.pid
+    assert first is not None
+    os.kill(first, number)
+    await signer.sign(CSR, [ID], 0)
+    assert signer.pid == first
+
+
 async def test_a_process_that_hangs_is_ended_and_started_again(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
     await signer.start()
     running = asyncio.create_task(signer.run())

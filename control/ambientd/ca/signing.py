@@ -195,8 +195,9 @@ class Signer:
         return made.authority
 
     async def _ask(self, order: Callable[[int], Order], expected: type[A]) -> A:
-        process = self._process
-        if process is None or process.stdin is None or process.stdin.is_closing():
+        process, reader = self._process, self._reader
+        # Once the reader has ended, so has the process: nobody would answer.
+        if process is None or process.stdin is None or reader is None or reader.done():
             raise SigningFailed(SignError.NOT_READY, "the certificate authority is not ready")
         self._number += 1
         number = self._number

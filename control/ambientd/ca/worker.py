@@ -116,8 +116,9 @@ def serve(source: BinaryIO, answers: BinaryIO) -> None:
 
 
 def main() -> None:
-    # The server ends us by closing the pipe; a Ctrl-C for the whole group must not end us before it has drained.
+    # The server ends us by closing the pipe; a signal for the whole group must not end us before it has drained.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # Where processors are scarce, pushes go first: with 16 callers on two cores a change arrives a third sooner so, and
     # as many certificates are signed.
     os.nice(5)
