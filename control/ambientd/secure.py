@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import structlog
 
+from ambientd.aside import Stuck
 from ambientd.ca.authority import Public, Unusable
 from ambientd.ca.caller import Caller, Unauthenticated
 from ambientd.ca.decide import Trust
@@ -19,7 +20,7 @@ from ambientd.ca.keeping import Keeper
 from ambientd.ca.roots import expiries
 from ambientd.ca.secrets import Conflict, Secrets
 from ambientd.ca.service import SERVICE, Certificates
-from ambientd.ca.serving import BadPair, Issuer, Pair, Shown, find_files, follow_files, read_pair, service_names
+from ambientd.ca.serving import BadPair, Issuer, Pair, Shown, find_files, follow_files, followed, service_names
 from ambientd.ca.signing import Busy, SigningFailed
 from ambientd.ca.trust import trust_of
 from ambientd.ca.waiting import Waiters
@@ -231,14 +232,15 @@ class Secure:
         settings, keeper = self._settings, self.keeper
         files = find_files(settings.tls_cert_file, settings.tls_key_file, settings.ca_cert_file)
         if files is not None:
+            pairs = followed(files)
             try:
-                pair = await asyncio.to_thread(read_pair, files)
-            except BadPair as error:
+                pair = await pairs.read()
+            except (BadPair, Stuck) as error:
                 raise CannotSecure(f"the serving certificate cannot be used: {error}") from None
             self._shown = shown = Shown(pair)
             shown.show(pair)
             self._distribute_roots(pair.roots)
-            self._tasks.append(follow_files(files, shown, self._changed_files))
+            self._tasks.append(follow_files(pairs, shown, self._changed_files))
             return shown
         if keeper is None or self._security.cert_provider != "istiod":
             return None

@@ -19,6 +19,7 @@ from ambientd.ca.making import create_self_signed
 from ambientd.security import Security
 from tests.unit.authorities import Link, certify, files, key, key_pem, revocations
 from tests.unit.patience import in_background, until
+from tests.unit.volume import volume
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -157,6 +158,40 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
     with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
         await Running(folder).keeper.start()
+
+
+async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    folder = tmp_path / "cacerts"
+    write(folder, GOOD)
+    async with running(folder) as found:
+        write(folder, {"ca-key.pem": None})
+        os.mkfifo(folder / "ca-key.pem")
+        await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
+    with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
+        await Running(folder).keeper.start()
+
+
+async def test_a_volume_that_hangs_is_told_of_and_what_changed_meanwhile_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "cacerts", issued("next")
+    write(folder, GOOD)
+    with volume(monkeypatch) as mount:
+        async with running(folder) as found:
+            mount.hangs()
+            write(folder, changed_to(other))
+            told = f"reading {folder} takes longer than 0.05 s; see whether the volume answers"
+            await until(lambda: found.keeper.trouble == told)
+            mount.answers()
+            await until(lambda: found.keeper.trouble == "" and len(found.heard) == 2)
+            assert found.heard[1].certificate.encode() == other.pem
+
+
+async def test_a_volume_that_hangs_at_the_start_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with volume(monkeypatch) as mount:
+        mount.hangs()
+        with pytest.raises(Unusable, match=r"cacerts: .*takes longer than 0\.05 s"):
+            await Running(tmp_path / "cacerts").keeper.start()
 
 
 async def test_another_intermediate_is_used_within_a_second_or_so(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from ambientd.ca.serving import (
     Shown,
     find_files,
     follow_files,
+    followed,
     is_due,
     issue,
     read_pair,
@@ -38,6 +40,7 @@ from tests.unit.authorities import files as made_files
 from tests.unit.certificate_server import Inline
 from tests.unit.patience import in_background, until
 from tests.unit.stored_secrets import FastClock
+from tests.unit.volume import volume
 
 DAY_S = 86_400
 NAMES = ("istiod.istio-system.svc",)
@@ -242,34 +245,63 @@ class Following:
         self.clock = FastClock()
         self.shown = Shown(read_pair(files))
         self.changed: list[Pair] = []
-        self.running = in_background(follow_files(files, self.shown, self.changed.append, self.clock.sleep, self.clock))
+
+
+@asynccontextmanager
+async def following(files: Files) -> AsyncIterator[Following]:
+    found, pairs = Following(files), followed(files)
+    await pairs.read()
+    async with in_background(follow_files(pairs, found.shown, found.changed.append, found.clock.sleep, found.clock)):
+        yield found
+
+
+def with_roots_of_its_own(files: Files) -> Files:
+    found = replace(files, roots=files.roots.with_name("roots.pem"))
+    found.roots.write_bytes(files.certificate.read_bytes())
+    return found
 
 
 async def test_other_roots_alone_are_a_change_and_the_certificate_stays(files: Files) -> None:
-    files = replace(files, roots=files.roots.with_name("roots.pem"))
-    files.roots.write_bytes(files.certificate.read_bytes())
-    following = Following(files)
-    first = following.shown.pair
-    async with following.running:
+    files = with_roots_of_its_own(files)
+    async with following(files) as found:
+        first = found.shown.pair
         files.roots.write_bytes(certify("another root", "P-256/x").pem)
-        await until(lambda: len(following.changed) == 1)
-    assert following.changed == [replace(first, roots=files.roots.read_text())]
-    assert following.shown.pair == following.changed[0]
+        await until(lambda: len(found.changed) == 1)
+    assert found.changed == [replace(first, roots=files.roots.read_text())]
+    assert found.shown.pair == found.changed[0]
 
 
 async def test_what_cannot_be_shown_leaves_the_former_and_is_said_every_minute(files: Files) -> None:
-    following = Following(files)
-    former, good = following.shown.pair, files.key.read_bytes()
-    async with following.running:
+    async with following(files) as found:
+        former, good = found.shown.pair, files.key.read_bytes()
         with capture_logs() as logs:
             files.key.write_bytes(b"half")
             await until(lambda: len(logs) >= 3)
-            assert following.clock.now_s >= 2 * 60
-        assert {entry["reason"] for entry in logs} == {following.shown.trouble}
-        assert "front.key: must be an unencrypted private key" in following.shown.trouble
-        assert (following.shown.pair, following.changed) == (former, [])
+            assert found.clock.now_s >= 2 * 60
+        assert {entry["reason"] for entry in logs} == {found.shown.trouble}
+        assert "front.key: must be an unencrypted private key" in found.shown.trouble
+        assert (found.shown.pair, found.changed) == (former, [])
         files.key.write_bytes(good)
-        await until(lambda: following.shown.trouble == "")
+        await until(lambda: found.shown.trouble == "")
+
+
+async def test_files_that_cannot_be_read_to_their_end_leave_the_former_too(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = with_roots_of_its_own(files)
+    with volume(monkeypatch) as mount:
+        async with following(files) as found:
+            mount.hangs()
+            with capture_logs() as logs:
+                await until(lambda: len(logs) == 1)
+            assert logs[0]["reason"] == found.shown.trouble
+            assert found.shown.trouble == (
+                "reading the files of the serving certificate takes longer than 0.05 s; see whether the volume answers"
+            )
+            files.roots.write_bytes(certify("another root", "P-256/x").pem)
+            mount.answers()
+            await until(lambda: len(found.changed) == 1)
+            assert found.shown.trouble == ""
 
 
 # Under our own authority.

@@ -16,7 +16,9 @@ from typing import Never
 import structlog
 from msgspec.structs import replace
 
+from ambientd.aside import Stuck, read_file
 from ambientd.ca.authority import Authority, Lifetimes, Public, Unusable
+from ambientd.ca.followed import POLL_S, FollowedFiles
 from ambientd.ca.roots import (
     PLUGGED_IN_SECRET,
     SECRET_TYPE,
@@ -35,7 +37,6 @@ from ambientd.ca.roots import (
 )
 from ambientd.ca.secrets import Conflict, Data, Secret, Secrets
 from ambientd.ca.signing import Signer, SigningFailed
-from ambientd.ca.standstill import POLL_S, Standstill
 from ambientd.kube.backoff import Backoff
 from ambientd.kube.errors import ApiError
 from ambientd.resources.faults import Fault
@@ -80,7 +81,9 @@ class Keeper:
         self._sleep = sleep
         self._now_s = now_s
         self._folder = Path(security.ca_dir)
-        self._files_changed = Standstill([self._folder / name for name in _FILES])
+        self._followed = FollowedFiles(
+            str(self._folder), [self._folder / name for name in _FILES], lambda: read_folder(self._folder)
+        )
         self._in_memory: Authority | None = None
         """Only where there is nowhere else to keep it."""
         self._is_plugged_in = False
@@ -168,8 +171,11 @@ class Keeper:
             )
 
     async def _files(self) -> tuple[Mapping[str, bytes], str]:
-        self._files_changed.begin()
-        files = await asyncio.to_thread(read_folder, self._folder)
+        try:
+            files = await self._followed.read()
+        except Stuck as error:
+            fault = Fault("", "must be a folder whose files can be read", str(error), "nothing is put to use")
+            raise Unusable(str(self._folder), (fault,)) from None
         if self._security.uses_remote_certs and self._secrets is not None and not files.keys() >= _NATIVE:
             secret = await self._secrets.read(PLUGGED_IN_SECRET)
             if secret is not None:
@@ -209,14 +215,13 @@ class Keeper:
     async def _follow_folder(self) -> Never:
         while True:
             await self._sleep(POLL_S)
-            if not self._files_changed.has_come():
-                continue
             try:
-                files = await asyncio.to_thread(read_folder, self._folder)
-            except Unusable as error:
+                files = await self._followed.look()
+            except (Unusable, Stuck) as error:
                 self._keep(str(error))
                 continue
-            await self._reload(files, str(self._folder))
+            if files is not None:
+                await self._reload(files, str(self._folder))
 
     async def _follow_secret(self) -> Never:
         assert self._secrets is not None
@@ -382,7 +387,7 @@ def read_folder(folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name in _FILES:
         try:
-            found[name] = (folder / name).read_bytes()
+            found[name] = read_file(folder / name)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

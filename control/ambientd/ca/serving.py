@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Struct
 
+from ambientd.aside import Stuck, read_file
 from ambientd.ca.authority import PrivateKey, Public
+from ambientd.ca.followed import POLL_S, FollowedFiles
 from ambientd.ca.orders import Signed
 from ambientd.ca.parsing import UNREADABLE, extension_of, first_certificate, public_bytes
 from ambientd.ca.signing import Busy, SigningFailed
-from ambientd.ca.standstill import POLL_S, Standstill
 
 log = structlog.get_logger("serving")
 
@@ -233,7 +234,7 @@ def read_pair(files: Files) -> Pair:
     contents: dict[Path, bytes] = {}
     for path in _paths(files):
         try:
-            contents[path] = path.read_bytes()
+            contents[path] = read_file(path)
         except OSError as error:
             raise BadPair(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     certificates = _certificates(files.certificate, contents[files.certificate])
@@ -262,28 +263,33 @@ def read_pair(files: Files) -> Pair:
     )
 
 
+def followed(files: Files) -> FollowedFiles[Pair]:
+    """The pair that is read from these, again and again. Reading raises BadPair."""
+    return FollowedFiles("the files of the serving certificate", _paths(files), lambda: read_pair(files))
+
+
 async def follow_files(
-    files: Files,
+    files: FollowedFiles[Pair],
     shown: Shown,
     changed: Callable[[Pair], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     now_s: Callable[[], float] = time.monotonic,
 ) -> Never:
-    """Shows what the files hold whenever they have changed and then stood still; what cannot be shown leaves the former
-    in force and is told of every minute. For ever."""
-    standstill = Standstill(_paths(files), has_changed=True)
+    """Shows what the files, which were read, hold whenever they have changed and then stood still; what cannot be shown
+    leaves the former in force and is told of every minute. For ever."""
     told_s = 0.0
     while True:
         await sleep(POLL_S)
         if shown.trouble and now_s() >= told_s + _TELL_S:
             told_s = now_s()
             log.error("the serving certificate in the files is not in use; the former stays", reason=shown.trouble)
-        if not standstill.has_come():
-            continue
         try:
-            pair = await asyncio.to_thread(read_pair, files)
-        except BadPair as error:
-            shown.trouble, told_s = str(error), -_TELL_S
+            pair = await files.look()
+        except (BadPair, Stuck) as error:
+            if str(error) != shown.trouble:
+                shown.trouble, told_s = str(error), -_TELL_S
+            continue
+        if pair is None:
             continue
         shown.trouble = ""
         if pair != shown.pair:

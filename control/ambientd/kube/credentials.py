@@ -7,25 +7,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import structlog
 from cryptography.x509 import load_pem_x509_certificate
 from msgspec import Struct
 
+from ambientd.aside import Aside, Stuck
 from ambientd.kube.access import Access, Origin, load_access, signature
 from ambientd.kube.errors import Misconfigured
 
 log = structlog.get_logger("kube")
-
-T = TypeVar("T")
 
 EVERY_S = 60.0
 """How often files are read again; a kubelet renews a token well before the last minute of its life."""
@@ -54,6 +50,7 @@ class Credentials:
         self._now_s = now_s
         self._environ = environ
         self._lock = asyncio.Lock()
+        self._aside = Aside("reading the credentials", "run the exec plugin by hand to see why")
         self._held: Secured | None = None
         self._signature: object = None
         self._read_s = 0.0
@@ -89,18 +86,12 @@ class Credentials:
             return access, signature(access)
 
         try:
-            async with asyncio.timeout(_PLUGIN_TIMEOUT_S):
-                access, signed = await _in_thread(read)
-                if held is None or access != held.access or signed != self._signature:
-                    context = await _in_thread(lambda: make_context(access))
-                    self._held, self._signature = Secured(access, context), signed
-        except TimeoutError:
-            self._keep(
-                Misconfigured(
-                    f"{self.origin}: reading the credentials took more than {_PLUGIN_TIMEOUT_S:g} s; "
-                    "run its exec plugin by hand to see why"
-                )
-            )
+            access, signed = await self._aside.run(read, _PLUGIN_TIMEOUT_S)
+            if held is None or access != held.access or signed != self._signature:
+                context = await self._aside.run(lambda: make_context(access), _PLUGIN_TIMEOUT_S)
+                self._held, self._signature = Secured(access, context), signed
+        except Stuck as error:
+            self._keep(Misconfigured(f"{self.origin}: {error}"))
         except Misconfigured as error:
             self._keep(error)
         self._read_s = self._now_s()
@@ -131,32 +122,6 @@ def make_context(access: Access) -> ssl.SSLContext | None:
             f"the certificates for {access.server} cannot be used: {text}; correct them in the configuration"
         ) from error
     return context
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work. The thread is a daemon, so that a plugin that never ends does not keep the process
-    from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(tell: Callable[[], None]) -> None:
-        if not done.done():
-            tell()
-
-    def run() -> None:
-        try:
-            tell = partial(done.set_result, work())
-        except BaseException as error:
-            # Whatever it is, somebody waits for an answer.
-            tell = partial(done.set_exception, error)
-        try:
-            loop.call_soon_threadsafe(settle, tell)
-        except RuntimeError:
-            # The loop has ended, and nobody waits any more.
-            pass
-
-    threading.Thread(target=run, name="credentials", daemon=True).start()
-    return await done
 
 
 def refusal(access: Access) -> str:

@@ -8,12 +8,14 @@ import asyncio
 import os
 import stat
 import time
+from functools import partial
 from pathlib import Path
-from typing import Never
+from typing import Never, TypeVar
 
 import structlog
 import watchfiles
 
+from ambientd.aside import in_thread
 from ambientd.resources.events import Emit, Event, Synced
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import ClusterId
@@ -24,6 +26,9 @@ log = structlog.get_logger(__name__)
 
 _FolderId = tuple[int, int] | None
 
+T = TypeVar("T")
+
+_TELL_S = 60.0
 _DEPTH_LIMIT = 100
 """Folders within each other: a mesh has a few, and each is a call within a call."""
 
@@ -42,7 +47,7 @@ async def watch_folder(
     try:
         while True:
             changed.clear()
-            events, found = await asyncio.to_thread(_look, folder, cluster, state)
+            events, found = await _patiently(folder, in_thread(partial(_look, folder, cluster, state)))
             if not is_synced and state.is_settled:
                 events += [Synced(cluster, kind) for kind in KINDS]
                 is_synced = True
@@ -62,6 +67,13 @@ async def watch_folder(
                 pass
     finally:
         await _end(hints)
+
+
+async def _patiently(folder: Path, looking: asyncio.Future[T]) -> T:
+    """The result of a look, however long it takes."""
+    while not (await asyncio.wait([looking], timeout=_TELL_S))[0]:
+        log.error("a folder does not answer; what was read of it stays in force", folder=str(folder), after_s=_TELL_S)
+    return looking.result()
 
 
 async def _end(task: asyncio.Task[Never] | None) -> None:
