@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from ambientd.ca.authority import Lifetimes
+from ambientd.ca.orders import Signed
 from ambientd.ca.service import REFUSED
 from ambientd.ca.waiting import LIMIT_PER_CALLER, WAIT_S
 from ambientd.resources.events import Delete, Event
@@ -36,6 +37,7 @@ from tests.unit.certificate_server import (
     pod,
     serve,
 )
+from tests.unit.patience import until
 from tests.unit.test_ca_decide import ask_of, every_row, history_of, trust_in
 from tests.unit.test_ca_requests import by_hand, uri_san
 from tests.unit.worlds import CLUSTER, events, ref
@@ -494,6 +496,45 @@ async def test_calls_without_a_request_count_as_in_flight(served: Served) -> Non
     async with asyncio.timeout(10):
         while (await code_of(served.ask()))[0] != "OK":
             await asyncio.sleep(0.01)
+
+
+async def test_calls_of_one_caller_count_together_whatever_their_connections() -> None:
+    signer = Gated()
+    async with serve(Z, Z2, signer=signer) as served:
+        raw = IstioCertificateRequest(csr=CSR).SerializeToString()
+        asking = [asyncio.create_task(served.call(raw, Z_HEADERS, f"ipv4:10.0.0.1:{number}")) for number in range(256)]
+        await until(lambda: signer.waiting == len(asking))
+        assert await served.call(raw, Z_HEADERS, "ipv4:10.0.0.1:256") == ("RESOURCE_EXHAUSTED", None)
+        other = asyncio.create_task(served.ask(token="token-of-z2"))
+        await until(lambda: signer.waiting == len(asking) + 1)
+        signer.opens.set()
+        assert {status for status, _ in await asyncio.gather(*asking)} == {"OK"}
+        assert names_of(await other) == names_of(await served.ask()) == [OF_Z]
+
+
+class Gated(Inline):
+    """Signs nothing before it opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opens = asyncio.Event()
+        self.waiting = 0
+
+    async def sign(self, csr: str, subject_ids: Sequence[str], requested_s: int, *, is_limited: bool = True) -> Signed:
+        self.waiting += 1
+        await self.opens.wait()
+        return await super().sign(csr, subject_ids, requested_s, is_limited=is_limited)
+
+
+async def test_a_caller_has_one_request_read_at_a_time_and_others_are_not_touched() -> None:
+    async with serve(Z, Z2, read_s=0.5) as served:
+        stuck = opened(served)
+        await stuck.initial_metadata()
+        asking = asyncio.create_task(code_of(served.ask()))
+        assert names_of(await served.ask(token="token-of-z2")) == [OF_Z]
+        assert not asking.done()
+        stuck.cancel()
+        assert await asking == ("OK", "")
 
 
 async def test_of_two_requests_in_one_call_the_first_counts(served: Served) -> None:

@@ -94,6 +94,11 @@ class ServerProcess:
         assert self._process is not None
         return self._process.poll() is not None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def log(self) -> str:
         return re.sub(r"\x1b\[[0-9;]*m", "", self._log.read_text()) if self._log.exists() else ""
 

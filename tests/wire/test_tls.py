@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import ssl
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -59,6 +60,9 @@ CART, TILL, ZTUNNEL = (
 )
 
 
+CREATE = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
+
+
 class Secured:
     """A server with a TLS port."""
 
@@ -75,10 +79,13 @@ class Secured:
         roots: str = json.loads(self.page("debug/ca"))["authority"]["roots"]
         return roots.encode()
 
-    def stub(self, root: bytes | None = None) -> IstioCertificateServiceStub:
+    def channel(self, *options: tuple[str, int], root: bytes | None = None) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(root or self.root)
-        options = (("grpc.use_local_subchannel_pool", 1),)
-        return IstioCertificateServiceStub(grpc.secure_channel(f"localhost:{self.port}", credentials, options=options))
+        options = (("grpc.use_local_subchannel_pool", 1), *options)
+        return grpc.secure_channel(f"localhost:{self.port}", credentials, options=options)
+
+    def stub(self, root: bytes | None = None) -> IstioCertificateServiceStub:
+        return IstioCertificateServiceStub(self.channel(root=root))
 
 
 @pytest.fixture
@@ -153,6 +160,35 @@ def test_whoever_may_not_have_an_identity_learns_nothing_and_the_operator_everyt
     assert 'ambientd_ca_refusals{reason="not_on_node"} 1' in metrics
     assert 'ambientd_authentications{outcome="no_token"} 1' in metrics
     assert "citadel_server_success_cert_issuance_count 1" in metrics
+
+
+def test_what_a_caller_sends_before_its_turn_stays_with_it(secured: Secured) -> None:
+    """Calls are read one after the other, and here the first never ends."""
+    channel = secured.channel(("grpc.max_send_message_length", -1))
+    method: Any = channel.stream_stream
+    may_end = threading.Event()
+    first = method(CREATE)(_until(may_end), metadata=OF_NODE_A)
+    first.initial_metadata()
+    before_mib = memory_mib(secured.server.pid)
+    large = bytes(16 << 20)
+    calls = [method(CREATE)(iter([large]), metadata=OF_NODE_A) for _ in range(32)]
+    for call in calls:
+        call.initial_metadata()
+    time.sleep(1.0)  # for what should not come
+    assert memory_mib(secured.server.pid) < before_mib + 64
+    for call in (first, *calls):
+        call.cancel()
+    may_end.set()
+
+
+def _until(event: threading.Event) -> Iterator[bytes]:
+    event.wait()
+    yield from ()
+
+
+def memory_mib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) >> 10 for line in status.splitlines() if line.startswith("VmRSS"))
 
 
 def test_no_token_and_no_key_gets_into_the_log_or_onto_a_page(secured: Secured) -> None:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated, cluster_named
 from ambientd.ca.decide import Ask, Await, Issue, Reason, Refuse, Trust, decide
+from ambientd.ca.limits import InFlight, TooManyCalls, Turns
 from ambientd.ca.orders import Signed, SignError
 from ambientd.ca.signing import Busy, SigningFailed
 from ambientd.ca.waiting import WAIT_S, TooMany, Waiters
@@ -34,7 +35,7 @@ REFUSED = "authentication failure"
 """All that a caller who is refused is told, whatever the reason: more would tell a node what runs elsewhere."""
 READ_S = 10.0
 """Head and body of a request are milliseconds apart."""
-_IN_FLIGHT_PER_PEER = 256
+_IN_FLIGHT_EACH = 256
 _IN_FLIGHT = 8192
 _REFUSALS_KEPT = 64
 _QUOTED = 300
@@ -127,8 +128,9 @@ class Certificates:
         self._observer = observer
         self._wait_s = wait_s
         self._read_s = read_s
-        self._in_flight: dict[str, int] = {}
-        self._in_flight_all = 0
+        self._of_peers = InFlight(_IN_FLIGHT_EACH, _IN_FLIGHT)
+        self._of_callers = InFlight(_IN_FLIGHT_EACH, _IN_FLIGHT)
+        self._reading = Turns()
         self._refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
@@ -148,21 +150,18 @@ class Certificates:
         await context.write(await self._create(context))
 
     async def _create(self, context: Context) -> bytes:
-        peer = context.peer()
+        peer, started_s = context.peer(), time.monotonic()
         self._observer.certificate_requested()
         try:
-            if self._in_flight_all >= _IN_FLIGHT or self._in_flight.get(peer, 0) >= _IN_FLIGHT_PER_PEER:
-                self._observer.certificate_turned_away()
-                raise _Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at one time")
-            self._in_flight[peer] = self._in_flight.get(peer, 0) + 1
-            self._in_flight_all += 1
-            try:
-                return await self._answer(context, peer)
-            finally:
-                self._in_flight_all -= 1
-                self._in_flight[peer] -= 1
-                if not self._in_flight[peer]:
-                    del self._in_flight[peer]
+            with self._of_peers.one(peer):
+                caller = await self._known(context, peer)
+                with self._of_callers.one(caller):
+                    answer = await self._answer(context, peer, caller)
+            self._observer.certificate_issued(time.monotonic() - started_s)
+            return answer
+        except TooManyCalls:
+            self._observer.certificate_turned_away()
+            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at one time"
         except _Status as status:
             code, text = status.code, str(status)
         except Exception as error:
@@ -173,19 +172,20 @@ class Certificates:
         await context.abort(code, text)
         raise AssertionError("abort raises")
 
-    async def _answer(self, context: Context, peer: str) -> bytes:
-        """Raises _Status."""
-        started_s = time.monotonic()
-        # First, so that nobody unknown can keep a call open.
+    async def _known(self, context: Context, peer: str) -> Caller:
+        """Who calls: before anything is read, so that nobody unknown can keep a call open. Raises _Status."""
         try:
-            caller = await self._authenticate(context)
+            return await self._authenticate(context)
         except Unauthenticated as error:
             self._refuse(peer, "unauthenticated", error.reason)
             raise _Status(grpc.StatusCode.UNAUTHENTICATED, REFUSED) from None
         except CannotTell as error:
             self._refuse(peer, "cannot_tell", error.reason)
             raise _Status(grpc.StatusCode.UNAVAILABLE, "cannot authenticate at the moment") from None
-        raw = await self._read(context)
+
+    async def _answer(self, context: Context, peer: str, caller: Caller) -> bytes:
+        """Raises _Status."""
+        raw = await self._read(context, caller)
         try:
             request = IstioCertificateRequest.FromString(raw)
         except DecodeError:
@@ -193,7 +193,6 @@ class Certificates:
         ask = Ask(caller, cluster_named(context.invocation_metadata() or ()), _impersonated(request))
         issue = await self._decide(ask, peer)
         signed = await self._sign(request, issue, ask, peer)
-        self._observer.certificate_issued(time.monotonic() - started_s)
         log.info(
             "certificate issued",
             peer=peer,
@@ -209,10 +208,11 @@ class Certificates:
         )
         return IstioCertificateResponse(cert_chain=signed.elements).SerializeToString()
 
-    async def _read(self, context: Context) -> bytes:
-        """The request. Raises _Status."""
+    async def _read(self, context: Context, caller: Caller) -> bytes:
+        """The request. Its size is seen only once all of it is in memory, so that a caller has one read at a time.
+        Raises _Status."""
         try:
-            async with asyncio.timeout(self._read_s):
+            async with asyncio.timeout(self._read_s), self._reading.turn(caller):
                 raw = await context.read()
         except TimeoutError:
             text = f"the request did not come within {self._read_s:g} s"

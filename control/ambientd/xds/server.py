@@ -35,6 +35,8 @@ def options(settings: Settings, receive_limit_bytes: int) -> list[tuple[str, Any
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
         ("grpc.http2.max_ping_strikes", 0),
+        # gRPC would take more and more ahead of whoever reads, up to megabytes of each call.
+        ("grpc.http2.bdp_probe", 0),
     ]
     if settings.max_connection_age_s is not None:
         # gRPC spreads the age by 10 % either way.
