@@ -424,6 +424,13 @@ def test_a_client_that_asks_for_nothing_is_told_nothing(on_demand: Conversation)
     assert on_demand.tells(SHOP) == []
 
 
+def test_a_policy_that_is_asked_for_by_name_brings_no_addresses(on_demand: Conversation) -> None:
+    on_demand.mesh.change(pod("shop/other", ip="10.0.0.9"))
+    response = on_demand.answers(Request(AUTHORIZATION, subscribe=("shop/none",)))
+    assert (response.type_url, response.removed) == (AUTHORIZATION, ("shop/none",))
+    assert on_demand.peer.held[ADDRESS] == {}
+
+
 def test_what_runs_on_the_node_comes_unasked(mesh: Mesh) -> None:
     mesh.change(pod("shop/near", node="n1"), pod("shop/far", node="n2"))
     talk = Conversation(mesh, Peer(mesh, node=node_message(node_name="n1"), is_on_demand=True))

@@ -182,17 +182,21 @@ class Feed:
         """An empty answer for a type that is not served."""
         return Job(self._arranged(Moves(owed=(type_url,)), self.head))
 
-    def named(self, type_url: str, names: Collection[str], cursors: Mapping[str, Seq]) -> Job[Round]:
-        """The answer to a wildcard client that asks for some names: what stands under them, and those under which
-        nothing does as removed."""
-        return Job(self._named(type_url, names, cursors))
+    def named(
+        self, type_url: str, names: Collection[str], cursors: Mapping[str, Seq], interest: Interest | None = None
+    ) -> Job[Round]:
+        """The answer to a client that has a wildcard for this type and asks for some names: what stands under them, and
+        those under which nothing does as removed. `interest`: in addresses, of an on-demand client."""
+        return Job(self._named(type_url, names, cursors, interest))
 
-    def _named(self, type_url: str, names: Collection[str], cursors: Mapping[str, Seq]) -> Steps[Round]:
+    def _named(
+        self, type_url: str, names: Collection[str], cursors: Mapping[str, Seq], interest: Interest | None
+    ) -> Steps[Round]:
         directory = yield from self._settled_directory()
         asked = names if type_url == ADDRESS else ()
         to, cut, found = yield from self._at_once(cursors, lambda: directory.standing(asked, self.addresses))
         policies = {} if type_url == ADDRESS else {name: self.policies.get(name) for name in names}
-        moves = yield from self._moves(cut, cursors, to)
+        moves = yield from self._moves(cut, cursors, to, interest, directory)
         moves.owed = (type_url,)
         told = {move.name for move in moves.addresses} | moves.rendered.keys()
         for name, entry in found.entries.items():

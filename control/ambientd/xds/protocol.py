@@ -381,7 +381,10 @@ class Stream:
         elif asked:
             names, type_url = tuple(sorted(asked)), watch.type_url
             self._answers.append(
-                _Answer(lambda cursors: self._feed.named(type_url, names, cursors), size_bytes=request.size_bytes)
+                _Answer(
+                    lambda cursors: self._feed.named(type_url, names, cursors, self._interest_at(cursors)),
+                    size_bytes=request.size_bytes,
+                )
             )
 
     # What comes next.
