@@ -18,7 +18,8 @@ from ambientd.resources.events import Delete, Event, Invalid, Put, Synced
 from ambientd.resources.faults import Fault
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import Ref
-from ambientd.sources.files import watch_folder
+from ambientd.sources import files
+from ambientd.sources.files import list_folder, watch_folder
 from ambientd.sources.folder import FolderState, Listing, Lost, Patience, Unreadable
 from ambientd.sources.manifest_file import read_manifests
 
@@ -37,6 +38,8 @@ class Folder:
         self.files: dict[str, str | bytes | Unreadable] = {}
         self.unreadable: dict[str, str] = {}
         self.is_there = True
+        self.restless: set[str] = set()
+        """Files that are others whenever they are read."""
         self.now_s = 100.0
         self.state = FolderState("east", Patience())
         self._stamps: dict[str, tuple[object, int]] = {}
@@ -48,6 +51,8 @@ class Folder:
         due = self.state.observe(listing if self.is_there else Lost("no such folder"), self.now_s)
         contents = {}
         for path in due:
+            if path in self.restless:
+                continue
             text = self.files[path]
             raw = text.encode() if isinstance(text, str) else text
             contents[path] = raw if isinstance(raw, Unreadable) else read_manifests(path, raw, "east")
@@ -293,6 +298,81 @@ def test_a_folder_that_vanishes_deletes_nothing_and_is_reported(folder: Folder) 
     assert folder.step(1.1) == ["delete c"]
 
 
+def test_a_folder_that_vanishes_before_it_was_read_is_not_looked_at_again_and_again(folder: Folder) -> None:
+    folder.files["new.yaml"] = pod("d")
+    assert folder.step(0.1) == []
+    folder.is_there = False
+    assert folder.step(0.1) == ["invalid .: must be a folder that can be listed, got no such folder; nothing changes"]
+    assert folder.step(1) == []
+    assert folder.state.wait_s(folder.now_s) is None
+    folder.is_there = True
+    assert folder.step(1) == ["put d", "delete ."]
+
+
+def test_a_file_that_waits_for_others_is_looked_at_when_they_stand_still(folder: Folder) -> None:
+    folder.files["new.yaml"] = pod("d")
+    assert folder.step(0.1) == []
+    folder.files["busy.yaml"] = pod("busy")
+    assert folder.step(0.15) == []
+    folder.files["busy.yaml"] = pod("busy") + "# more"
+    assert folder.step(0.15) == []
+    assert folder.state.wait_s(folder.now_s) == pytest.approx(0.2)
+    assert folder.step(0.2) == ["put busy", "put d"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_to_stand_still(folder: Folder) -> None:
+    folder.files["one.yaml"] = A
+    folder.restless = {"one.yaml"}
+    assert folder.settle() == []
+    assert folder.state.wait_s(folder.now_s) == pytest.approx(0.2)
+    folder.restless = set()
+    assert folder.step(0.2) == ["delete b"]
+
+
+_HAPPENINGS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "empty", "delete", "restless", "unreadable", "lose", "return"]),
+        st.sampled_from(["one.yaml", "two.yaml", "new.yaml"]),
+        st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.3, 1.0, 2.5, 40.0]),
+    ),
+    max_size=40,
+)
+
+
+@given(happenings=_HAPPENINGS)
+def test_no_look_asks_for_another_at_once_and_the_last_state_is_taken_in_time(
+    happenings: list[tuple[str, str, float]],
+) -> None:
+    folder = Folder()
+    for number, (what, path, after_s) in enumerate(happenings):
+        match what:
+            case "write":
+                folder.files[path] = pod(path.removesuffix(".yaml")) + f"# {number}"
+                folder.restless.discard(path)
+            case "empty":
+                folder.files[path] = f"# {number}"
+            case "delete":
+                folder.files.pop(path, None)
+            case "restless":
+                folder.restless.add(path)
+            case "unreadable":
+                folder.files[path] = Unreadable(f"reason {number}")
+            case _:
+                folder.is_there = what == "return"
+        folder.look(after_s)
+        wait_s = folder.state.wait_s(folder.now_s)
+        assert wait_s is None or wait_s > 0
+    folder.is_there, folder.restless = True, set()
+    folder.look(0.1)
+    looks = 0
+    while (wait_s := folder.state.wait_s(folder.now_s)) is not None:
+        folder.look(wait_s)
+        looks += 1
+    assert folder.state.is_settled
+    # Each file may be moving, then empty, and then missing.
+    assert looks <= 12
+
+
 @pytest.mark.parametrize("name", ["pods.json", "pods.yaml"])
 def test_json_is_read(folder: Folder, name: str) -> None:
     items = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}} for name in ("x", "y")]
@@ -454,6 +534,27 @@ async def test_a_folder_that_vanishes_deletes_nothing_and_is_watched_when_it_ret
         assert "delete a" not in seen.said
         (folder / "two.yaml").write_text(C)
         await seen.until_said("put c")
+
+
+async def test_a_folder_that_vanishes_before_it_was_read_is_taken_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, away = tmp_path / "mesh", tmp_path / "away"
+    folder.mkdir()
+    (folder / "one.yaml").write_text(A)
+
+    def list_once(path: Path) -> tuple[Listing | Lost, tuple[int, int] | None]:
+        found = list_folder(path)
+        monkeypatch.undo()
+        folder.rename(away)
+        return found
+
+    monkeypatch.setattr(files, "list_folder", list_once)
+    async with watched(folder) as seen:
+        await seen.until_said("invalid .:")
+        assert not any(isinstance(event, Synced) for event in seen.events)
+        away.rename(folder)
+        await seen.until_said("delete .", "put a")
 
 
 async def test_a_folder_that_is_not_there_at_the_start_is_not_synced(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ that is lost, delete nothing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field, structs
@@ -68,7 +69,7 @@ class _File:
         self.waiting_s: float | None = None
         """Since when there is a change that was not taken; None: there is none."""
         self.not_before_s = 0.0
-        """When an empty content is looked at again."""
+        """When a content that was empty, or changed while it was read, is looked at again."""
         self.missing_s: float | None = None
         """Since when it is missing."""
         self.trouble = ""
@@ -86,6 +87,8 @@ class FolderState:
         self._cluster = cluster
         self._patience = patience or Patience()
         self._files: dict[str, _File] = {}
+        self._asked: list[str] = []
+        """What `observe` named last."""
         self.folder: object = None
         """Which folder was listed last, for whoever lists it."""
         self._lost = ""
@@ -105,6 +108,7 @@ class FolderState:
             self._lost = listing.reason
             for file in self._files.values():
                 file.missing_s = None
+            self._asked = []
             return []
         self._lost = ""
         self._unreadable = listing.unreadable
@@ -119,7 +123,8 @@ class FolderState:
                 file.missing_s = None
             elif file.missing_s is None:
                 file.missing_s = now_s
-        return self._due(now_s)
+        self._asked = self._due(now_s)
+        return self._asked
 
     def _see(self, file: _File, signature: Signature, now_s: float) -> None:
         file.missing_s = None
@@ -129,22 +134,32 @@ class FolderState:
                 file.waiting_s = now_s
 
     def _due(self, now_s: float) -> list[str]:
-        waiting = [(path, file, file.waiting_s) for path, file in self._files.items() if file.waiting_s is not None]
-        moving = [since_s for _, file, since_s in waiting if now_s < file.changed_s + self._patience.settle_s]
-        if moving and now_s < min(since_s for _, _, since_s in waiting) + self._patience.change_s:
+        if now_s < self._together_s():
             return []
-        return sorted(
-            path
-            for path, file, since_s in waiting
-            if now_s >= min(self._complete_s(file), max(since_s + self._patience.busy_s, file.not_before_s))
-        )
+        return sorted(path for path, file in self._files.items() if now_s >= self._ready_s(file))
 
-    def _complete_s(self, file: _File) -> float:
-        return max(file.changed_s + self._patience.settle_s, file.not_before_s)
+    def _together_s(self) -> float:
+        """When the changes so far are a whole: all files stand still, or the first one has waited long enough."""
+        waiting = [(file.changed_s, file.waiting_s) for file in self._files.values() if file.waiting_s is not None]
+        if not waiting:
+            return 0.0
+        still_s = max(changed_s for changed_s, _ in waiting) + self._patience.settle_s
+        return min(still_s, min(since_s for _, since_s in waiting) + self._patience.change_s)
+
+    def _ready_s(self, file: _File) -> float:
+        """When a file may be read; never where nothing is to be taken of it."""
+        if file.waiting_s is None:
+            return math.inf
+        complete_s = max(file.changed_s + self._patience.settle_s, file.not_before_s)
+        return min(complete_s, max(file.waiting_s + self._patience.busy_s, file.not_before_s))
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until something must be looked at again although nothing changes; None: nothing must."""
-        times = [self._complete_s(file) for file in self._files.values() if file.waiting_s is not None]
+        """Seconds until something must be looked at again although nothing changes; None: nothing must. Above 0 after
+        a look, so that no state of a folder has it looked at without a pause."""
+        if self._lost:
+            return None
+        ready_s = [self._ready_s(file) for file in self._files.values() if file.waiting_s is not None]
+        times = [max(self._together_s(), min(ready_s))] if ready_s else []
         times += [
             file.missing_s + self._patience.missing_s for file in self._files.values() if file.missing_s is not None
         ]
@@ -152,7 +167,10 @@ class FolderState:
 
     def take(self, contents: Mapping[str, FileContent | Unreadable], now_s: float) -> list[Event]:
         """Takes what was read of the files that `observe` named; the events that follow, as one batch. A file that
-        changed while it was read is not among the contents, and comes again."""
+        changed while it was read is not among the contents, and comes again once it stands still."""
+        for path in self._asked:
+            if path not in contents:
+                self._files[path].not_before_s = now_s + self._patience.settle_s
         for path, content in contents.items():
             file = self._files[path]
             if isinstance(content, Unreadable):
