@@ -111,7 +111,10 @@ class Node:
             )
 
     def is_ready(self) -> bool:
-        """Its ztunnel has had its first answers from the control plane, and knows the node's pods."""
+        """Its ztunnel has had its first answers from the control plane, and knows the node's pods. Raises
+        AssertionError when that has ended by itself."""
+        if self.ztunnel is not None:
+            self.ztunnel.check()
         return self.inside.call(_is_ready)
 
     def dump(self) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class Ztunnel:
         except OSError:
             return {}
 
+    def check(self) -> None:
+        """Raises AssertionError when it has ended by itself."""
+        self._program.check()
+
     def stop(self) -> None:
         self._program.kill()
 

@@ -52,8 +52,21 @@ class Program:
             )
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def check(self, name: str = "") -> None:
+        """Raises AssertionError when it has ended, with how and what it said last. `name`: what to call it instead of
+        its executable."""
+        code = self._process.poll()
+        if code is not None:
+            how = f"exit status {code}" if code >= 0 else signal.Signals(-code).name
+            told = f"{name or self.name} ended with {how}; its output is in {self.log}"
+            raise AssertionError(f"{told}:\n{self.last_words()}")
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -63,9 +76,38 @@ class Program:
         self._process.kill()
         self._process.wait()
 
+    def wait(self, within_s: float) -> int:
+        """Its exit status, once it has ended. Raises TimeoutExpired."""
+        return self._process.wait(timeout=within_s)
+
     def last_words(self, lines: int = 15) -> str:
         """The end of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that a process has started, and those that they have, as far as they run."""
+    parents = {each: _parent(each) for each in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        new = {each for each, parent in parents.items() if parent in new}
+        found |= new
+    return found
+
+
+def are_gone(pids: set[int]) -> bool:
+    """None of them runs. One that nobody has waited for does not."""
+    return not any(_parent(pid) for pid in pids)
+
+
+def _parent(pid: int) -> int:
+    """0 when it has ended."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if state in "ZX" else int(parent)
 
 
 def free_port() -> int:

@@ -8,7 +8,6 @@ import queue
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 from ambientd.ctl.ztunnel import SimulatedZtunnel
+from tests.kube.processes import Program
 
 PATIENCE_S = 20.0
 
@@ -65,12 +65,13 @@ class ServerProcess:
         self.grpc_port, self.http_port, self.monitoring_port = free_port(), free_port(), free_port()
         self._log = log
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._program: Program | None = None
         self.start()
 
     def start(self) -> None:
+        """Returns when it is ready; when that is broken off, the server is not left behind."""
         arguments = [
-            *(sys.executable, "-c", "import sys; from ambientd.cli import main; sys.exit(main())"),
+            *("-c", "import sys; from ambientd.cli import main; sys.exit(main())"),
             *("serve", *self._source),
             *("--grpc-addr", f"127.0.0.1:{self.grpc_port}"),
             *("--http-addr", f"127.0.0.1:{self.http_port}"),
@@ -78,10 +79,13 @@ class ServerProcess:
             *self._flags,
         ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **self._environment}
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, env=environment)
-        eventually(lambda: self._is_open() or self._has_ended(), "the server is ready")
-        assert not self._has_ended(), self.log()
+        program = self._program = Program(Path(sys.executable), arguments, self._log, environment=environment)
+        try:
+            eventually(lambda: self._is_open() or not program.is_running, "the server is ready")
+            program.check("the server")
+        except BaseException:
+            program.kill()
+            raise
 
     def _is_open(self) -> bool:
         try:
@@ -90,24 +94,19 @@ class ServerProcess:
             return False
         return True
 
-    def _has_ended(self) -> bool:
-        assert self._process is not None
-        return self._process.poll() is not None
-
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        assert self._program is not None
+        return self._program.pid
 
     def log(self) -> str:
         return re.sub(r"\x1b\[[0-9;]*m", "", self._log.read_text()) if self._log.exists() else ""
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ends the server; its exit code."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-        return self._process.wait(timeout=PATIENCE_S)
+        assert self._program is not None
+        self._program.signal(how)
+        return self._program.wait(PATIENCE_S)
 
 
 @contextmanager
