@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated
 from ambientd.kube.api import Api
@@ -389,9 +392,9 @@ async def test_an_api_server_that_quotes_a_token_does_not_get_it_into_an_error(
 # Tokens in a file.
 
 
-def token_file(tmp_path: Path, text: str) -> Path:
+def token_file(tmp_path: Path, text: str | bytes) -> Path:
     path = tmp_path / "tokens.yaml"
-    path.write_text(text)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -408,21 +411,66 @@ async def test_a_file_gives_tokens_to_callers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("tokens: [", "must be YAML, and is not at line"),
+        ("tokens: [", "cannot be read as YAML at line "),
         ("tokens: 5-secret", "must have one field, tokens, with a list"),
         ("[]", "must have one field, tokens, with a list"),
-        ("tokens: [secret]", "tokens[0] must be an object"),
-        ("tokens: [{token: secret, namespace: a}]", "tokens[0].serviceAccount must be there"),
-        ("tokens: [{token: 12, namespace: a, serviceAccount: b}]", "tokens[0].token must be a text"),
-        ("tokens: [{token: secret, namespace: a, serviceAccount: b, x: y}]", "got 'x'"),
+        ("tokens: [secret]", "tokens[0] at line 1 must be an object"),
+        ("tokens: [{token: secret, namespace: a}]", "tokens[0] at line 1: serviceAccount must be there"),
+        ("tokens: [{token: 12, namespace: a, serviceAccount: b}]", "tokens[0] at line 1: token must be a text"),
+        ("tokens: [{token: secret, namespace: a, serviceAccount: b, x: y}]", "must have no field but token"),
+        ("tokens:\n- {secret: {namespace: a}}", "tokens[0] at line 2 must have no field but token"),
         ("tokens: [{token: s, namespace: a, serviceAccount: b}, {token: s, namespace: c, serviceAccount: d}]", "once"),
+        ("", "must have one field, tokens, with a list"),
+        ("tokens: []\n---\ntokens: [secret]", "must have one field, tokens, with a list"),
+        ("tokens: [2026-99-99]", "tokens[0] at line 1 must be an object"),
+        ("tokens: [{token: 0x5ec, namespace: a, serviceAccount: b}]", "tokens[0] at line 1: token must be a text"),
+        (f"tokens: [{'9' * 9000}]", "cannot be read as YAML at line 1"),
+        ("tokens: [.inf]", "cannot be read as YAML at line 1"),
+        ("tokens: [!secret x]", "cannot be read as YAML at line 1"),
+        ("tokens: [!!python/object/apply:os.abort []]", "tokens[0] at line 1 must be an object"),
+        ("tokens: []\ntokens: [secret]", "cannot be read as YAML at line 2"),
+        ("tokens:\n- {secret: a, secret: b}", "cannot be read as YAML at line 2"),
+        ("tokens:\n- token: s\0secret", "cannot be read as YAML at line 2"),
+        (b"tokens:\n- token: s\xffsecret", "cannot be read as YAML at line 2"),
+        ('tokens:\n- token: "\\ud800secret"', "cannot be read as YAML at line 2"),
+        ("tokens: " + "[" * 3000 + "]" * 3000, "cannot be read as YAML at line 1"),
+        ("tokens: " + "[" * 200_000, "cannot be read as YAML at line 1"),
+        ("\n".join(["tokens:"] + [" " * depth + "- a:" for depth in range(0, 6000, 2)]), "cannot be read as YAML at"),
+        ("tokens: &a [*a]", "cannot be read as YAML at line 1"),
+        (
+            "a: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+            "cannot be read as YAML at line ",
+        ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_without_saying_a_token(tmp_path: Path, text: str, line: str) -> None:
+def test_a_file_that_cannot_be_used_is_refused_without_saying_a_token(
+    tmp_path: Path, text: str | bytes, line: str
+) -> None:
     with pytest.raises(BadTokenFile) as refused:
         load_tokens(token_file(tmp_path, text))
     assert line in str(refused.value)
     assert "secret" not in str(refused.value)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+_YAML = st.text("tokens: [{}]-&*!\n\0'\"#%|>?,é").map(str.encode)
+
+
+@given(st.one_of(st.binary(), _YAML, _YAML.map(b"tokens: ".__add__)))
+def test_no_content_of_a_file_gives_another_error(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            load_tokens(token_file(Path(folder), content))
+        except BadTokenFile:
+            pass
+
+
+def test_a_file_of_tokens_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    for path, reason in ((tmp_path, "is a directory"), (tmp_path / "none", "no such file or directory")):
+        with pytest.raises(BadTokenFile) as refused:
+            load_tokens(path)
+        assert str(refused.value) == f"{path}: cannot be read: {reason}"
 
 
 # Whether a stream is its caller's (xds.md 3.4).

@@ -88,6 +88,19 @@ def test_a_port_in_use_is_refused(flag: str) -> None:
     assert " in use; " in line
 
 
+@pytest.mark.parametrize(
+    "content", [b"tokens: [2026-99-99]", b"tokens: " + b"[" * 3000, b"tokens: [\0]", b"\xff", None]
+)
+def test_a_file_of_tokens_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "tokens.yaml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    line = refused("serve", "--config-dir", str(SHOP), *FREE_PORTS, "--token-review", f"static:{path}")
+    assert line.startswith(f"ambientd: --token-review: {path}: ")
+
+
 def test_an_unknown_command_is_refused() -> None:
     assert refused("sevre") == "ambientd: 'sevre': no such command; 'ambientd --help' lists them"
     line = refused("--foo", entry="ambientd.cli:discovery_main")

@@ -16,8 +16,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-import yaml
-
+from ambientd.resources.yaml_text import TextError, yaml_documents
 from ambientd.xds.authentication import Denied, Refusal, Reviewed
 
 _REQUIRED = ("token", "namespace", "serviceAccount")
@@ -50,21 +49,22 @@ class StaticTokens:
 def load_tokens(path: Path) -> StaticTokens:
     """Raises BadTokenFile."""
     try:
-        document = yaml.safe_load(path.read_bytes())
+        documents = list(yaml_documents(path.read_bytes()))
     except OSError as error:
         raise BadTokenFile(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except yaml.YAMLError as error:
-        # The text of the error quotes the line, which may hold a token.
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark is not None else ""
-        raise BadTokenFile(f"{path}: must be YAML, and is not{where}") from None
-    if not isinstance(document, dict) or not isinstance(document.get("tokens"), list) or set(document) != {"tokens"}:
+    except TextError as error:
+        # The problem may quote the text, which may hold a token.
+        raise BadTokenFile(f"{path}: cannot be read as YAML at line {error.line}") from None
+    document = documents[0] if len(documents) == 1 else None
+    fields = document.value if document is not None and isinstance(document.value, dict) else {}
+    if document is None or not isinstance(fields.get("tokens"), list) or set(fields) != {"tokens"}:
         raise BadTokenFile(f"{path}: must have one field, tokens, with a list")
     known: dict[str, Reviewed] = {}
-    for number, entry in enumerate(document["tokens"]):
-        token, reviewed = _entry(f"{path}: tokens[{number}]", entry)
+    for number, entry in enumerate(fields["tokens"]):
+        where = f"{path}: tokens[{number}] at line {document.line_of(f'tokens[{number}]')}"
+        token, reviewed = _entry(where, entry)
         if token in known:
-            raise BadTokenFile(f"{path}: tokens[{number}].token must occur once, and was there before")
+            raise BadTokenFile(f"{where}: token must occur once, and was there before")
         known[token] = reviewed
     return StaticTokens(known)
 
@@ -74,12 +74,13 @@ def _entry(where: str, entry: object) -> tuple[str, Reviewed]:
         raise BadTokenFile(f"{where} must be an object with {', '.join(_REQUIRED)}")
     for key, value in entry.items():
         if key not in (*_REQUIRED, *_OPTIONAL):
-            raise BadTokenFile(f"{where} must have no field but {', '.join((*_REQUIRED, *_OPTIONAL))}, got {key!r}")
+            # Its name is not told: it may be a token that stands in the wrong place.
+            raise BadTokenFile(f"{where} must have no field but {', '.join((*_REQUIRED, *_OPTIONAL))}")
         if not isinstance(value, str) or not value.strip() or value != value.strip():
-            raise BadTokenFile(f"{where}.{key} must be a text without blanks around it; put it in quotes")
+            raise BadTokenFile(f"{where}: {key} must be a text without blanks around it; put it in quotes")
     for key in _REQUIRED:
         if key not in entry:
-            raise BadTokenFile(f"{where}.{key} must be there")
+            raise BadTokenFile(f"{where}: {key} must be there")
     return entry["token"], Reviewed(
         namespace=entry["namespace"],
         account=entry["serviceAccount"],
