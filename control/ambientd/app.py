@@ -8,6 +8,7 @@ import gc
 import itertools
 import os
 import signal
+import stat
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
@@ -52,10 +53,11 @@ class App:
     """One running control plane."""
 
     def __init__(self, settings: Settings) -> None:
+        """Raises CannotStart."""
         self.settings = settings
         self.metrics = Metrics()
         self._mesh_file = Path(settings.mesh_config_file)
-        self._has_mesh_file = self._mesh_file.is_file()
+        self._has_mesh_file = _is_there(self._mesh_file)
         self.world = World(replace(settings.rules(), has_mesh_file=self._has_mesh_file))
         self.pods = PodIndex(settings.cluster_id)
         self.waiters = Waiters()
@@ -254,6 +256,25 @@ def _check_folder(folder: Path) -> None:
             f"--config-dir: cannot read {folder}: {(error.strerror or str(error)).lower()}; "
             "give a folder of manifests that this user may read"
         ) from None
+
+
+def _is_there(mesh_file: Path) -> bool:
+    """Whether there is a file with the mesh configuration."""
+    try:
+        mode = os.stat(mesh_file).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CannotStart(
+            f"--mesh-config: cannot read {mesh_file}: {reason}; give a file that this user may read, or remove the flag"
+        ) from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "something else"
+        raise CannotStart(
+            f"--mesh-config: must be a file, and {mesh_file} is {what}; give the file, or remove the flag"
+        )
+    return True
 
 
 def _nonces() -> Callable[[], str]:

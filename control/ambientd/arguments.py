@@ -149,6 +149,11 @@ def _spellings(flag: Flag, dialect: Dialect) -> set[str]:
     return names - {""}
 
 
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+DNS_LABEL = re.compile(rf"{_LABEL}\Z")
+DNS_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
+"""As Kubernetes has them: in lower case, and without a dot at the end."""
+
 _DURATION = re.compile(r"([-+]?)((?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)\Z", re.ASCII)
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -166,6 +171,13 @@ def parse_duration(text: str) -> float:
     if seconds > 9_223_372_036:
         raise ValueError(f"must be a duration below 292 years, got {text!r}")
     return -seconds if match[1] == "-" else seconds
+
+
+def check_duration(name: str, text: str, seconds: float, at_least: str, *, or_none: bool = False) -> None:
+    """Refuses what is shorter than can be kept, but not 0 with `or_none`, where that means none. `name`: of the flag or
+    variable; `text`: as it was given. Raises SettingsError."""
+    if seconds < parse_duration(at_least) and not (or_none and seconds == 0):
+        raise SettingsError(f"{name}: must be at least {at_least}, got {text!r}{'; 0 for none' if or_none else ''}")
 
 
 def parse_bool(text: str) -> bool:

@@ -5,6 +5,7 @@ has no rule of its own."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
@@ -20,7 +21,19 @@ from ambientd.ca.keeping import Keeper
 from ambientd.ca.roots import expiries
 from ambientd.ca.secrets import Conflict, Secrets
 from ambientd.ca.service import SERVICE, Certificates
-from ambientd.ca.serving import BadPair, Issuer, Pair, Shown, find_files, follow_files, followed, service_names
+from ambientd.ca.serving import (
+    MOUNTED,
+    BadPair,
+    Files,
+    Issuer,
+    Pair,
+    Shown,
+    find_files,
+    follow_files,
+    followed,
+    read_pair,
+    service_names,
+)
 from ambientd.ca.signing import Busy, SigningFailed
 from ambientd.ca.trust import trust_of
 from ambientd.ca.waiting import Waiters
@@ -36,7 +49,7 @@ from ambientd.resources.events import Event
 from ambientd.resources.ref import label
 from ambientd.settings import Settings
 from ambientd.xds.authentication import Authenticator, Reviewer
-from ambientd.xds.server import Server, secure_server
+from ambientd.xds.server import CannotListen, Server, secure_server
 from ambientd.xds.service import Context, Guard, Service
 from ambientd.xds.static_tokens import BadTokenFile, load_tokens
 from ambientd.xds.token_review import TokenReviews
@@ -91,6 +104,7 @@ class Secure:
         """Before anything is opened. `api`: the API server that reviews tokens, and keeps and is given roots; None:
         there is none. Raises CannotSecure."""
         self._api = api
+        self._check_paths()
         reviewer: Reviewer
         if api is not None:
             reviewer = TokenReviews(api, self._security.token_audiences)
@@ -112,6 +126,19 @@ class Secure:
             cluster_aliases=dict(self._settings.cluster_aliases),
             trust_domain=lambda: self._mesh().trust_domain,
         )
+
+    def _check_paths(self) -> None:
+        """Refuses files that are named and cannot be used, also where there will be no TLS port to need them."""
+        settings = self._settings
+        if settings.tls_cert_file:
+            files = Files(Path(settings.tls_cert_file), Path(settings.tls_key_file), Path(settings.ca_cert_file))
+            try:
+                read_pair(files)
+            except BadPair as error:
+                raise _unusable(files, error) from None
+        folder = Path(self._security.ca_dir)
+        if self._security.serves_ca and os.path.exists(folder) and not os.path.isdir(folder):
+            raise CannotSecure(f"ROOT_CA_DIR: must be a folder, and {folder} is none")
 
     def guard(self, *, is_demanding: bool) -> Guard:
         """What a listener demands of streams."""
@@ -176,11 +203,16 @@ class Secure:
                 log.info("the TLS port is not opened: without --token-review no caller could be known")
             return
         try:
-            shown = await self._have_certificate()
-        except CannotSecure:
+            await self._open()
+        except (CannotSecure, CannotListen):
+            for work in self.running():
+                work.close()
             if self.keeper is not None:
                 await self.keeper.signer.close()
             raise
+
+    async def _open(self) -> None:
+        shown = await self._have_certificate()
         if shown is None:
             log.warning("there is no serving certificate, so the TLS port is not opened")
             return
@@ -236,7 +268,7 @@ class Secure:
             try:
                 pair = await pairs.read()
             except (BadPair, Stuck) as error:
-                raise CannotSecure(f"the serving certificate cannot be used: {error}") from None
+                raise _unusable(files, error) from None
             self._shown = shown = Shown(pair)
             shown.show(pair)
             self._distribute_roots(pair.roots)
@@ -371,3 +403,8 @@ class Secure:
         ]
         custom = (*self._security.custom_hosts, *(["localhost"] if self._settings.config_dir else []))
         return service_names(namespace, self._settings.revision, self._mesh().discovery_host, custom, tags)
+
+
+def _unusable(files: Files, error: Exception) -> CannotSecure:
+    flags = "--ca-cert-file, --tls-cert-file and --tls-key-file: " if files not in MOUNTED else ""
+    return CannotSecure(f"{flags}the serving certificate cannot be used: {error}")

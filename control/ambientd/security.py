@@ -3,12 +3,11 @@ somebody would rely on is refused. Must not read anything but the variables it i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from msgspec import Struct
 
-from ambientd.arguments import Notice, SettingsError, parse_bool, parse_duration
+from ambientd.arguments import DNS_NAME, Notice, SettingsError, check_duration, parse_bool, parse_duration
 
 DAY_S = 86_400.0
 
@@ -29,8 +28,8 @@ class Security(Struct, frozen=True, kw_only=True):
     serves_ca: bool = True
     """`ENABLE_CA_SERVER`: certificates are signed here."""
     cert_provider: str = "istiod"
-    """`PILOT_CERT_PROVIDER`: `istiod`, our CA issues the serving certificate; else it must come from files, and with
-    `none` roots are not distributed either."""
+    """`PILOT_CERT_PROVIDER`: `istiod`, our CA issues the serving certificate; `custom`, it must come from files; with
+    `none` it must too, and roots are not distributed."""
     ca_dir: str = "./etc/cacerts"
     """`ROOT_CA_DIR`: of a plugged-in CA; the default is where istiod's chart mounts it."""
     uses_remote_certs: bool = False
@@ -74,7 +73,8 @@ _NOT_TRUE = {
     "ISTIO_MULTIROOT_MESH": "several roots are not offered",
     "ENABLE_CLUSTER_TRUST_BUNDLE_API": "roots are distributed as ConfigMaps only",
 }
-_DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*\Z")
+_PROVIDERS = ("istiod", "custom", "none")
+_ROOT_CHECK = "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL"
 
 
 def read_security(variable: Callable[[str], str], note: Callable[[Notice], None]) -> Security:
@@ -94,9 +94,9 @@ def read_security(variable: Callable[[str], str], note: Callable[[Notice], None]
         return bool(parsed(name, parse_bool, fallback))
 
     def life_s(name: str, fallback: float) -> float:
+        """Of a certificate, which has whole seconds."""
         seconds = parsed(name, parse_duration, fallback)
-        if seconds <= 0:
-            raise SettingsError(f"{name}: must be above 0s, got {seconds:g}s")
+        check_duration(name, variable(name), seconds, "1s")
         return seconds
 
     _refuse(variable, switch)
@@ -105,7 +105,11 @@ def read_security(variable: Callable[[str], str], note: Callable[[Notice], None]
         raise SettingsError(
             f"PILOT_CERT_PROVIDER: {provider!r} is not offered; unset it to have our own certificate, or give files"
         )
-    root_check_s = parsed("CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL", parse_duration, default.root_check_s or 0)
+    if provider not in _PROVIDERS:
+        raise SettingsError(f"PILOT_CERT_PROVIDER: must be istiod, custom or none, got {provider!r}")
+    root_check_s = parsed(_ROOT_CHECK, parse_duration, default.root_check_s or 0)
+    if root_check_s > 0:
+        check_duration(_ROOT_CHECK, variable(_ROOT_CHECK), root_check_s, "1s", or_none=True)
     key_bits = int(parsed("CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE", _whole_number, default.self_signed_key_bits))
     if not 2048 <= key_bits <= 8192:
         raise SettingsError(f"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE: must be from 2048 to 8192, got {key_bits}")
@@ -175,14 +179,14 @@ def _accounts(text: str, note: Callable[[Notice], None]) -> frozenset[tuple[str,
 def _hosts(text: str) -> tuple[str, ...]:
     found = sorted({part.strip() for part in text.split(",") if part.strip()})
     for host in found:
-        if not _DNS.match(host):
+        if not DNS_NAME.match(host):
             raise SettingsError(f"ISTIOD_CUSTOM_HOST: must be a list of DNS names, got {host!r}")
     return tuple(found)
 
 
 def _object_name(name: str, variable: Callable[[str], str]) -> str:
     text = variable(name)
-    if text and not _DNS.match(text):
+    if text and not DNS_NAME.match(text):
         raise SettingsError(f"{name}: must be the name of a ConfigMap, got {text!r}")
     return text
 

@@ -11,11 +11,14 @@ from typing import TypeVar
 from msgspec import Struct
 
 from ambientd.arguments import (
+    DNS_LABEL,
+    DNS_NAME,
     FLAGS,
     Flag,
     Notice,
     SettingsError,
     UsageError,
+    check_duration,
     parse_arguments,
     parse_bool,
     parse_duration,
@@ -175,7 +178,8 @@ _OURS = re.compile(r"(?:PILOT|ISTIO|ENABLE|AMBIENT)_")
 # Kubernetes puts these into every pod for the Services of its namespace; they are nobody's settings.
 _SERVICE_LINK = re.compile(r".*_(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)?)\Z")
 _LEVELS = ("none", "fatal", "error", "warn", "info", "debug")
-_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
+# A client says it in a header, and a flag in a list.
+_CLUSTER = re.compile(r"[!-+\--~]+\Z")
 
 
 class _Loader:
@@ -196,11 +200,14 @@ class _Loader:
         host = "127.0.0.1" if config_dir else ""
         return Settings(
             config_dir=config_dir,
-            namespace=self._namespace(),
-            cluster_id=self._text("cluster-id", "CLUSTER_ID", default.cluster_id),
+            namespace=self._name("namespace", "POD_NAMESPACE", default.namespace, DNS_LABEL, "the name of a namespace"),
+            cluster_id=self._name(
+                *("cluster-id", "CLUSTER_ID", default.cluster_id),
+                *(_CLUSTER, "a name of visible ASCII characters without commas"),
+            ),
             cluster_aliases=self._aliases(),
-            domain=self._text("domain", "", default.domain),
-            revision=self._text("revision", "REVISION", ""),
+            domain=self._name("domain", "", default.domain, DNS_NAME, "a DNS name in lower case such as cluster.local"),
+            revision=self._name("revision", "REVISION", "", DNS_LABEL, "a DNS label such as canary or 1-29-0"),
             mesh_config_file=self._text("mesh-config", "", default.mesh_config_file),
             kubeconfig=self._flags.get("kubeconfig", ""),
             pod_name=self._variable("POD_NAME"),
@@ -212,9 +219,12 @@ class _Loader:
             ca_cert_file=self._flags.get("ca-cert-file", ""),
             tls_cert_file=self._flags.get("tls-cert-file", ""),
             tls_key_file=self._flags.get("tls-key-file", ""),
-            keepalive_interval_s=self._duration("keepalive-interval", "GRPC_KEEPALIVE_INTERVAL", 30.0, above=0),
-            keepalive_timeout_s=self._duration("keepalive-timeout", "GRPC_KEEPALIVE_TIMEOUT", 10.0, above=0),
-            max_connection_age_s=self._duration("keepalive-max-server-connection-age", "", 0.0) or None,
+            keepalive_interval_s=self._duration("keepalive-interval", "GRPC_KEEPALIVE_INTERVAL", 30.0, at_least="1ms"),
+            keepalive_timeout_s=self._duration("keepalive-timeout", "GRPC_KEEPALIVE_TIMEOUT", 10.0, at_least="1ms"),
+            max_connection_age_s=self._duration(
+                "keepalive-max-server-connection-age", "", 0.0, at_least="1ms", or_none=True
+            )
+            or None,
             shutdown_s=self._duration("shutdown-duration", "", default.shutdown_s),
             audit_interval_s=self._duration("audit-interval", "AMBIENTD_AUDIT_INTERVAL", 1.0) or None,
             max_streams=self._positive("ISTIO_GPRC_MAXSTREAMS", default.max_streams),
@@ -315,11 +325,13 @@ class _Loader:
         given = self._variable(variable) if variable else ""
         return self._flags.get(flag) or given or default
 
-    def _namespace(self) -> str:
-        namespace = self._text("namespace", "POD_NAMESPACE", "istio-system")
-        if not _NAME.match(namespace):
-            raise SettingsError(f"--namespace: must be the name of a namespace, got {namespace!r}")
-        return namespace
+    def _name(self, flag: str, variable: str, default: str, form: re.Pattern[str], rule: str) -> str:
+        """As `_text`, refused by where it was given when it does not have the form."""
+        name = self._text(flag, variable, default)
+        if name and not form.match(name):
+            where = f"--{flag}" if self._flags.get(flag) else variable
+            raise SettingsError(f"{where}: must be {rule}, got {name!r}")
+        return name
 
     def _token_file(self, config_dir: str) -> str:
         text = self._flags.get("token-review", "")
@@ -339,7 +351,7 @@ class _Loader:
         aliases: dict[str, str] = {}
         for pair in _sorted_list(self._flags.get("cluster-aliases", "")):
             alias, separator, cluster = pair.partition("=")
-            if not separator or not alias or not cluster:
+            if not separator or not _CLUSTER.match(alias) or not _CLUSTER.match(cluster):
                 raise SettingsError(f"--cluster-aliases: must be a list of alias=cluster, got {pair!r}")
             if alias in aliases or cluster in aliases.values():
                 raise SettingsError(f"--cluster-aliases: an alias and a cluster must occur once, got {pair!r} again")
@@ -352,15 +364,14 @@ class _Loader:
     def _listen_or_not(self, name: str, default: Address) -> Address | None:
         return None if self._flags.get(name) == "" else self._listen(name, default)
 
-    def _duration(self, flag: str, variable: str, default: float, above: float | None = None) -> float:
-        """Seconds; negative ones are refused, and with `above` those that are not above it."""
-        given = self._variable(variable) if variable else ""
-        if given and flag not in self._flags:
-            default = self._parsed(variable, parse_duration, default)
-        seconds = self._flag(flag, parse_duration, default)
-        if seconds < 0 or (above is not None and seconds <= above):
-            rule = "must not be negative" if above is None else f"must be above {above:g}s"
-            raise SettingsError(f"--{flag}: {rule}, got {seconds:g}s")
+    def _duration(self, flag: str, variable: str, default: float, at_least: str = "0s", or_none: bool = False) -> float:
+        """Seconds; shorter ones than `at_least` are refused, but not 0 with `or_none`. gRPC has whole milliseconds, and
+        would take less for none."""
+        if flag in self._flags or not variable:
+            seconds, where, text = self._flag(flag, parse_duration, default), f"--{flag}", self._flags.get(flag, "")
+        else:
+            seconds, where, text = self._parsed(variable, parse_duration, default), variable, self._variable(variable)
+        check_duration(where, text, seconds, at_least, or_none=or_none)
         return seconds
 
     def _bool(self, name: str, default: bool) -> bool:

@@ -101,6 +101,60 @@ def test_a_file_of_tokens_that_cannot_be_used_is_refused(tmp_path: Path, content
     assert line.startswith(f"ambientd: --token-review: {path}: ")
 
 
+@pytest.mark.parametrize("path", ["/", "/dev/null"])
+def test_a_mesh_configuration_that_is_no_file_is_refused(path: str) -> None:
+    line = refused("serve", "--config-dir", str(SHOP), *FREE_PORTS, "--mesh-config", path)
+    what = "a folder" if path == "/" else "something else"
+    assert line == f"ambientd: --mesh-config: must be a file, and {path} is {what}; give the file, or remove the flag"
+
+
+def test_a_mesh_configuration_that_cannot_be_looked_at_is_refused() -> None:
+    path = "/" + "a" * 300
+    line = refused("serve", "--config-dir", str(SHOP), *FREE_PORTS, "--mesh-config", path)
+    assert line.startswith(f"ambientd: --mesh-config: cannot read {path}: file name too long; ")
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+@pytest.mark.parametrize("absent", ["ca-cert-file", "tls-cert-file", "tls-key-file"])
+def test_a_serving_certificate_that_is_not_there_is_refused_whether_or_not_it_would_be_shown(
+    tmp_path: Path, absent: str, is_served: bool
+) -> None:
+    (tmp_path / "some").write_text("")
+    names = ("ca-cert-file", "tls-cert-file", "tls-key-file")
+    arguments = [
+        part for name in names for part in (f"--{name}", str(tmp_path / ("none" if name == absent else "some")))
+    ]
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    if is_served:
+        arguments += ["--secure-grpc-addr", "127.0.0.1:0", "--token-review", f"static:{tmp_path / 'tokens.yaml'}"]
+    assert refused("serve", "--config-dir", str(SHOP), *FREE_PORTS, *arguments) == (
+        "ambientd: --ca-cert-file, --tls-cert-file and --tls-key-file: the serving certificate cannot be used: "
+        f"{tmp_path / 'none'}: cannot be read: no such file or directory"
+    )
+
+
+def test_a_tls_port_in_use_is_refused_in_one_line_after_what_was_logged(tmp_path: Path) -> None:
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = ("--secure-grpc-addr", address, "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+        result = run("ambientd.cli:main", "serve", "--config-dir", str(SHOP), *FREE_PORTS, *flags)
+    assert (result.returncode, result.stderr) == (
+        2,
+        f"ambientd: --secure-grpc-addr: cannot listen on {address}: address already in use; "
+        "free the port or give another address\n",
+    )
+
+
+def test_a_folder_of_an_authority_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    monkeypatch.setitem(ENVIRONMENT, "ROOT_CA_DIR", "/dev/null")
+    flags = ("--secure-grpc-addr", "127.0.0.1:0", "--token-review", f"static:{tmp_path / 'tokens.yaml'}")
+    assert refused("serve", "--config-dir", str(SHOP), *FREE_PORTS, *flags) == (
+        "ambientd: ROOT_CA_DIR: must be a folder, and /dev/null is none"
+    )
+
+
 def test_an_unknown_command_is_refused() -> None:
     assert refused("sevre") == "ambientd: 'sevre': no such command; 'ambientd --help' lists them"
     line = refused("--foo", entry="ambientd.cli:discovery_main")

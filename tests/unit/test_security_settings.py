@@ -53,7 +53,19 @@ def test_a_root_that_is_never_checked_is_none() -> None:
         ({"PILOT_CERT_PROVIDER": "kubernetes"}, "PILOT_CERT_PROVIDER: 'kubernetes' is not offered"),
         ({"PILOT_CERT_PROVIDER": "k8s.io/x"}, "PILOT_CERT_PROVIDER: 'k8s.io/x' is not offered"),
         ({"CITADEL_SELF_SIGNED_CA_RSA_KEY_SIZE": "1024"}, "must be from 2048 to 8192, got 1024"),
-        ({"MAX_WORKLOAD_CERT_TTL": "-1h"}, "MAX_WORKLOAD_CERT_TTL: must be above 0s, got -3600s"),
+        ({"MAX_WORKLOAD_CERT_TTL": "-1h"}, "MAX_WORKLOAD_CERT_TTL: must be at least 1s, got '-1h'"),
+        ({"MAX_WORKLOAD_CERT_TTL": "0"}, "MAX_WORKLOAD_CERT_TTL: must be at least 1s, got '0'"),
+        ({"DEFAULT_WORKLOAD_CERT_TTL": "1ns"}, "DEFAULT_WORKLOAD_CERT_TTL: must be at least 1s, got '1ns'"),
+        (
+            {"CITADEL_SELF_SIGNED_CA_CERT_TTL": "999ms"},
+            "CITADEL_SELF_SIGNED_CA_CERT_TTL: must be at least 1s, got '999",
+        ),
+        (
+            {"CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL": "1ns"},
+            "CITADEL_SELF_SIGNED_ROOT_CERT_CHECK_INTERVAL: must be at least 1s, got '1ns'; 0 for none",
+        ),
+        ({"PILOT_CERT_PROVIDER": "foo"}, "PILOT_CERT_PROVIDER: must be istiod, custom or none, got 'foo'"),
+        ({"PILOT_CERT_PROVIDER": "Istiod"}, "PILOT_CERT_PROVIDER: must be istiod, custom or none, got 'Istiod'"),
         ({"CITADEL_SELF_SIGNED_ROOT_CERT_GRACE_PERIOD_PERCENTILE": "101"}, "must be from 0 to 100, got 101"),
         ({"ISTIOD_CUSTOM_HOST": "a b"}, "ISTIOD_CUSTOM_HOST: must be a list of DNS names, got 'a b'"),
         ({"PILOT_CA_CERT_CONFIGMAP": "../x"}, "PILOT_CA_CERT_CONFIGMAP: must be the name of a ConfigMap"),
@@ -63,6 +75,15 @@ def test_what_cannot_be_done_is_refused(environ: dict[str, str], line: str) -> N
     with pytest.raises(SettingsError) as refused:
         load({}, environ, strict=True)
     assert line in str(refused.value)
+
+
+def test_the_providers_of_a_serving_certificate_that_there_are() -> None:
+    for provider in ("istiod", "custom", "none"):
+        assert security_of(PILOT_CERT_PROVIDER=provider).cert_provider == provider
+
+
+def test_a_life_of_a_second_is_legal() -> None:
+    assert security_of(DEFAULT_WORKLOAD_CERT_TTL="1s", MAX_WORKLOAD_CERT_TTL="1s").max_cert_s == 1.0
 
 
 def test_switches_that_are_off_refuse_nothing() -> None:

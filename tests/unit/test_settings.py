@@ -126,16 +126,26 @@ def test_levels_and_aliases() -> None:
         (
             {"keepalive-max-server-connection-age": "-1s"},
             {},
-            "--keepalive-max-server-connection-age: must not be negative, got -1s",
+            "--keepalive-max-server-connection-age: must be at least 1ms, got '-1s'; 0 for none",
         ),
-        ({"keepalive-interval": "0"}, {}, "--keepalive-interval: must be above 0s, got 0s"),
+        ({"keepalive-interval": "0"}, {}, "--keepalive-interval: must be at least 1ms, got '0'"),
+        ({"keepalive-timeout": "1ns"}, {}, "--keepalive-timeout: must be at least 1ms, got '1ns'"),
+        ({}, {"GRPC_KEEPALIVE_INTERVAL": "-1s"}, "GRPC_KEEPALIVE_INTERVAL: must be at least 1ms, got '-1s'"),
+        ({}, {"AMBIENTD_AUDIT_INTERVAL": "-1s"}, "AMBIENTD_AUDIT_INTERVAL: must be at least 0s, got '-1s'"),
+        (
+            {"keepalive-max-server-connection-age": "1us"},
+            {},
+            "--keepalive-max-server-connection-age: must be at least 1ms, got '1us'; 0 for none",
+        ),
         ({"shutdown-duration": "10"}, {}, "--shutdown-duration: must be a duration such as 10s or 1m30s, got '10'"),
         ({"http-addr": "8080"}, {}, "--http-addr: must be an address such as :15010 or 127.0.0.1:15010, got '8080'"),
         ({"http-addr": "::1:8080"}, {}, "--http-addr: must be an address"),
         ({"http-addr": ":99999"}, {}, "--http-addr: must be an address"),
         ({"cluster-aliases": "a=one,b=one"}, {}, "--cluster-aliases: an alias and a cluster must occur once"),
         ({"cluster-aliases": "a"}, {}, "--cluster-aliases: must be a list of alias=cluster, got 'a'"),
+        ({"cluster-aliases": "a b=one"}, {}, "--cluster-aliases: must be a list of alias=cluster, got 'a b=one'"),
         ({"namespace": "A b"}, {}, "--namespace: must be the name of a namespace, got 'A b'"),
+        ({}, {"POD_NAMESPACE": "A b"}, "POD_NAMESPACE: must be the name of a namespace, got 'A b'"),
         ({"registries": "Kubernetes,Mock"}, {}, "--registries: must be Kubernetes, got 'Mock'"),
         ({"log-level": "loud"}, {}, "--log-level: must be levels"),
         ({"log-json": "maybe"}, {}, "--log-json: must be true or false, got 'maybe'"),
@@ -149,6 +159,62 @@ def test_what_cannot_be_honoured_is_refused_with_a_line(
         load(flags, environ, strict=False)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+_NO_LABELS = ("A", "-a", "a-", "a.b", "a b", "a,b", "a/b", "a_b", "ä", "a\n", "\0", " ", "a" * 64)
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "values", "rule"),
+    [
+        (
+            "domain",
+            "",
+            (
+                "Cluster.local",
+                "cluster.local.",
+                ".local",
+                "a..b",
+                "a_b",
+                "a b",
+                "a,b",
+                "é",
+                "a\n",
+                "\0",
+                "a." * 127 + "b",
+            ),
+            "must be a DNS name in lower case such as cluster.local",
+        ),
+        (
+            "cluster-id",
+            "CLUSTER_ID",
+            ("a,b", "a b", " ", "a\tb", "a\n", "\0", "\x7f", "é", "\u200b"),
+            "must be a name of visible ASCII characters without commas",
+        ),
+        ("revision", "REVISION", _NO_LABELS, "must be a DNS label such as canary or 1-29-0"),
+        ("namespace", "POD_NAMESPACE", _NO_LABELS, "must be the name of a namespace"),
+    ],
+)
+def test_names_that_are_none_are_refused_by_where_they_were_given(
+    flag: str, variable: str, values: tuple[str, ...], rule: str
+) -> None:
+    for value in values:
+        for flags, environ in (({flag: value}, {}), ({}, {variable: value})):
+            if environ and not variable:
+                continue
+            with pytest.raises(SettingsError) as caught:
+                load(flags, environ, strict=False)
+            assert str(caught.value) == f"{f'--{flag}' if flags else variable}: {rule}, got {value!r}"
+
+
+def test_names_that_occur_are_accepted() -> None:
+    arn = "arn:aws:eks:eu-west-1:123456789012:cluster/blue_1"
+    for cluster in (arn, "Kubernetes", "gke_project_zone_name", "a=b"):
+        assert settings_of({"cluster-id": cluster}).cluster_id == cluster
+    for domain in ("cluster.local", "example", "k8s.corp-1.example.com"):
+        assert settings_of({"domain": domain}).domain == domain
+    for revision in ("", "default", "canary", "1-29-0"):
+        assert settings_of({"revision": revision}).revision == revision
 
 
 def test_what_has_no_effect_is_said_once() -> None:
