@@ -19,6 +19,7 @@ import pytest
 from ambientd import cli
 from ambientd.arguments import FLAGS
 from ambientd.debug.version import current
+from ambientd.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"
@@ -285,3 +286,10 @@ def test_every_flag_is_documented() -> None:
     documented = (ROOT / "docs" / "settings.md").read_text()
     names = {name for flag in FLAGS for name in (flag.name, flag.upstream) if name and name != "configDir"}
     assert [name for name in sorted(names) if f"--{name}" not in documented] == []
+
+
+def test_the_largest_request_of_either_port_is_documented() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| `ISTIO_GPRC_MAXRECVMSGSIZE` |"))
+    plain, secure = (Settings().receive_limit_bytes, Settings().secure_receive_limit_bytes)
+    assert f"| {plain >> 20} MiB; over TLS {secure >> 20} MiB |" in row
