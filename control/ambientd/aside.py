@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_TELL_S = 60.0
+
 
 class Stuck(Exception):
     """Work that has not ended in time, and still may; one line for the operator."""
@@ -42,6 +44,14 @@ class Aside:
         except TimeoutError:
             raise Stuck(f"{self._what} takes longer than {limit_s:g} s; {self._remedy}") from None
         return done.result()
+
+
+async def in_the_end(work: Callable[[], T], tell: Callable[[], None]) -> T:
+    """The result of work, however long it takes; `tell` is called every minute until then."""
+    done = in_thread(work)
+    while not (await asyncio.wait([done], timeout=_TELL_S))[0]:
+        tell()
+    return done.result()
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:

@@ -11,46 +11,60 @@ from pathlib import Path
 
 import pytest
 
-from ambientd.aside import Aside, Stuck, read_file
+from ambientd import aside
+from ambientd.aside import Aside, Stuck, in_the_end, read_file
 from tests.unit.patience import until
 
 
 async def test_its_result_and_its_error_are_those_of_the_work() -> None:
-    aside = Aside("reading it", "see why")
-    assert await aside.run(lambda: 1, 60.0) == 1
+    doing = Aside("reading it", "see why")
+    assert await doing.run(lambda: 1, 60.0) == 1
 
     def fail() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        await aside.run(fail, 60.0)
+        await doing.run(fail, 60.0)
 
 
 async def test_what_is_stuck_is_said_and_nothing_is_begun_beside_it() -> None:
-    aside, may_end, begun = Aside("reading it", "see why"), threading.Event(), list[int]()
+    doing, may_end, begun = Aside("reading it", "see why"), threading.Event(), list[int]()
     with pytest.raises(Stuck, match=r"^reading it takes longer than 0\.05 s; see why$"):
-        await aside.run(may_end.wait, 0.05)
+        await doing.run(may_end.wait, 0.05)
     for number in range(3):
         with pytest.raises(Stuck):
-            await aside.run(lambda number=number: begun.append(number), 0.05)  # type: ignore[misc]
+            await doing.run(lambda number=number: begun.append(number), 0.05)  # type: ignore[misc]
     assert begun == []
     may_end.set()
     await until(lambda: not any(each.name == "aside" for each in threading.enumerate()))
-    assert await aside.run(lambda: 2, 60.0) == 2
+    assert await doing.run(lambda: 2, 60.0) == 2
 
 
 async def test_who_gives_up_leaves_the_work_to_its_end() -> None:
-    aside, may_end, begun = Aside("reading it", "see why"), threading.Event(), list[int]()
-    first = asyncio.create_task(aside.run(may_end.wait, 60.0))
+    doing, may_end, begun = Aside("reading it", "see why"), threading.Event(), list[int]()
+    first = asyncio.create_task(doing.run(may_end.wait, 60.0))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait([first])
-    second = asyncio.create_task(aside.run(lambda: begun.append(2), 60.0))
+    second = asyncio.create_task(doing.run(lambda: begun.append(2), 60.0))
     await asyncio.sleep(0.05)
     assert begun == []
     may_end.set()
     await second
     assert begun == [2]
+
+
+async def test_work_that_is_waited_for_to_its_end_is_told_of_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "_TELL_S", 0.01)
+    may_end, told = threading.Event(), list[str]()
+
+    def tell() -> None:
+        told.append("slow")
+        if len(told) == 3:
+            may_end.set()
+
+    assert await in_the_end(may_end.wait, tell)
+    assert len(told) >= 3
 
 
 def test_a_process_ends_while_work_is_stuck() -> None:

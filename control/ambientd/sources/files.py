@@ -10,12 +10,12 @@ import stat
 import time
 from functools import partial
 from pathlib import Path
-from typing import Never, TypeVar
+from typing import Never
 
 import structlog
 import watchfiles
 
-from ambientd.aside import in_thread
+from ambientd.aside import in_the_end
 from ambientd.resources.events import Emit, Event, Synced
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import ClusterId
@@ -26,9 +26,6 @@ log = structlog.get_logger(__name__)
 
 _FolderId = tuple[int, int] | None
 
-T = TypeVar("T")
-
-_TELL_S = 60.0
 _DEPTH_LIMIT = 100
 """Folders within each other: a mesh has a few, and each is a call within a call."""
 
@@ -39,6 +36,10 @@ async def watch_folder(
     """Emits what the manifests under a folder say, for ever: one batch per change, times by the monotonic clock. All
     kinds are reported as synced once everything that was there at the start has been taken; a folder that is not there
     is reported, and not synced. Listing a thousand files takes a few milliseconds, in a thread."""
+
+    def tell_of_silence() -> None:
+        log.error("the folder does not answer, what was read of it stays in force", folder=str(folder))
+
     state = FolderState(cluster, patience)
     changed = asyncio.Event()
     is_synced = False
@@ -47,7 +48,7 @@ async def watch_folder(
     try:
         while True:
             changed.clear()
-            events, found = await _patiently(folder, in_thread(partial(_look, folder, cluster, state)))
+            events, found = await in_the_end(partial(_look, folder, cluster, state), tell_of_silence)
             if not is_synced and state.is_settled:
                 events += [Synced(cluster, kind) for kind in KINDS]
                 is_synced = True
@@ -67,13 +68,6 @@ async def watch_folder(
                 pass
     finally:
         await _end(hints)
-
-
-async def _patiently(folder: Path, looking: asyncio.Future[T]) -> T:
-    """The result of a look, however long it takes."""
-    while not (await asyncio.wait([looking], timeout=_TELL_S))[0]:
-        log.error("a folder does not answer; what was read of it stays in force", folder=str(folder), after_s=_TELL_S)
-    return looking.result()
 
 
 async def _end(task: asyncio.Task[Never] | None) -> None:

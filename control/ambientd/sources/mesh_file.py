@@ -8,10 +8,15 @@ import os
 from pathlib import Path
 from typing import Never
 
+import structlog
+
+from ambientd.aside import in_the_end, read_file
 from ambientd.resources.core import MESH_FILE, ConfigMap
 from ambientd.resources.events import Emit, Invalid, Put
 from ambientd.resources.faults import Fault, Undecodable
 from ambientd.resources.mesh_decode import EFFECT, decode_mesh
+
+log = structlog.get_logger("model")
 
 
 def read_mesh(content: bytes) -> Put | Invalid:
@@ -30,7 +35,7 @@ def read_mesh(content: bytes) -> Put | Invalid:
 def look(path: Path) -> Put | Invalid:
     """What the file says now."""
     try:
-        return read_mesh(path.read_bytes())
+        return read_mesh(read_file(path))
     except OSError as error:
         reason = error.strerror or str(error)
         return Invalid(MESH_FILE, (Fault("", f"must be a file that can be read ({path})", reason, EFFECT),))
@@ -39,16 +44,20 @@ def look(path: Path) -> Put | Invalid:
 async def watch_mesh_file(path: Path, emit: Emit, *, poll_s: float = 1.0) -> Never:
     """Emits what the file says now, and again whenever it has changed and then stood still for `poll_s` seconds, since
     some editors write in several steps. For ever."""
+
+    def tell_of_silence() -> None:
+        log.error("the file of the mesh configuration does not answer, the last one stays in force", path=str(path))
+
     emitted = look(path)
     emit([emitted])
     signature = _signature(path)
     while True:
         await asyncio.sleep(poll_s)
-        seen = _signature(path)
+        seen = await in_the_end(lambda: _signature(path), tell_of_silence)
         if seen != signature:
             signature = seen
             continue
-        found = await asyncio.to_thread(look, path)
+        found = await in_the_end(lambda: look(path), tell_of_silence)
         if found != emitted:
             emitted = found
             emit([found])

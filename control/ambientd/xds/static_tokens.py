@@ -16,6 +16,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
+from ambientd.aside import read_file
 from ambientd.resources.yaml_text import TextError, yaml_documents
 from ambientd.xds.authentication import Denied, Refusal, Reviewed
 
@@ -49,7 +50,7 @@ class StaticTokens:
 def load_tokens(path: Path) -> StaticTokens:
     """Raises BadTokenFile."""
     try:
-        documents = list(yaml_documents(path.read_bytes()))
+        documents = list(yaml_documents(read_file(path)))
     except OSError as error:
         raise BadTokenFile(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     except TextError as error:
