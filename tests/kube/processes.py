@@ -9,11 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 # Becomes the program after asking the kernel to kill it with its parent: a test run that is itself killed calls no
-# finaliser. The kernel means the thread that started it, so programs are started from the main thread only. In a
+# finaliser. The kernel means the thread that started it, so that must be one that lives as long as the process. In a
 # process of its own because code between fork and exec of a process with threads may deadlock.
 _BECOME = """
 import ctypes, os, sys
@@ -22,6 +25,8 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent is gone")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+_LASTING = ThreadPoolExecutor(1, "starts programs")
 
 
 class Program:
@@ -37,11 +42,13 @@ class Program:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder` and `environment`: those of the tests, without them. Its network namespace is the caller's."""
+        """`folder` and `environment`: those of the tests, without them. Its network namespace is that of the main
+        thread."""
         self.name = executable.name
         self.log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
+            start = partial(
+                subprocess.Popen[bytes],
                 [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), str(executable), *arguments],
                 cwd=folder,
                 env=environment,
@@ -50,6 +57,8 @@ class Program:
                 stderr=output,
                 start_new_session=True,
             )
+            is_main = threading.current_thread() is threading.main_thread()
+            self._process = start() if is_main else _LASTING.submit(start).result()
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,21 @@ def test_a_server_ends_with_whoever_starts_it_even_while_that_waits(tmp_path: Pa
         starter.send_signal(how)
         assert starter.wait(timeout=20) != 0
     eventually(lambda: are_gone(servers), "the server is gone")
+
+
+def test_a_program_outlives_the_thread_in_which_it_was_started(tmp_path: Path) -> None:
+    started: list[Program] = []
+
+    def start() -> None:
+        started.append(Program(Path("/bin/sh"), ["-c", "echo begun; sleep 60"], tmp_path / "log"))
+        eventually(lambda: started[0].last_words() == "begun", "it runs")
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    time.sleep(0.2)  # for what should not come
+    assert started[0].is_running
+    started[0].kill()
 
 
 def test_a_server_that_cannot_start_is_told_of_with_what_it_said(tmp_path: Path) -> None:
