@@ -51,6 +51,7 @@ async def running(folder: Path) -> AsyncIterator[Running]:
     await found.keeper.start()
     async with in_background(found.keeper.run()):
         yield found
+    await found.keeper.signer.close()  # which it does itself, but not where the test ends before it has begun
 
 
 async def test_without_anything_a_root_is_made_for_the_life_of_the_process(tmp_path: Path) -> None:
