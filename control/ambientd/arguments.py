@@ -173,9 +173,13 @@ def parse_duration(text: str) -> float:
     return -seconds if match[1] == "-" else seconds
 
 
-def check_duration(name: str, text: str, seconds: float, at_least: str, *, or_none: bool = False) -> None:
-    """Refuses what is shorter than can be kept, but not 0 with `or_none`, where that means none. `name`: of the flag or
-    variable; `text`: as it was given. Raises SettingsError."""
+def check_duration(
+    name: str, text: str, seconds: float, at_least: str, at_most: str = "", *, or_none: bool = False
+) -> None:
+    """Refuses what is shorter or longer than can be kept, but not 0 with `or_none`, where that means none. `name`: of
+    the flag or variable; `text`: as it was given. Raises SettingsError."""
+    if at_most and seconds > parse_duration(at_most):
+        raise SettingsError(f"{name}: must be at most {at_most}, got {text!r}")
     if seconds < parse_duration(at_least) and not (or_none and seconds == 0):
         raise SettingsError(f"{name}: must be at least {at_least}, got {text!r}{'; 0 for none' if or_none else ''}")
 

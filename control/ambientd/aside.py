@@ -7,13 +7,16 @@ import asyncio
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
+LIMIT_BYTES = 16 << 20
+"""Of files that hold certificates, keys, tokens and settings."""
 _TELL_S = 60.0
 
 
@@ -82,8 +85,19 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a regular file. Raises OSError, at once for what would block or never end: a pipe, a device."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(0, "a pipe or a device")
+    """The content of a regular file of a sensible size. Raises OSError."""
+    with open_file(path, LIMIT_BYTES) as file:
         return file.read()
+
+
+@contextmanager
+def open_file(path: Path, limit_bytes: int) -> Iterator[BinaryIO]:
+    """A regular file, to be read. Raises OSError, at once also for what would block or never end, a pipe or a device,
+    and for a file that is larger."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "a pipe or a device")
+        if status.st_size > limit_bytes:
+            raise OSError(0, f"a file of {status.st_size} bytes, and at most {limit_bytes} are read")
+        yield file

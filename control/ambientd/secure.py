@@ -137,7 +137,7 @@ class Secure:
             except BadPair as error:
                 raise _unusable(files, error) from None
         folder = Path(self._security.ca_dir)
-        if self._security.serves_ca and os.path.exists(folder) and not os.path.isdir(folder):
+        if self._security.serves_ca and os.path.lexists(folder) and not os.path.isdir(folder):
             raise CannotSecure(f"ROOT_CA_DIR: must be a folder, and {folder} is none")
 
     def guard(self, *, is_demanding: bool) -> Guard:

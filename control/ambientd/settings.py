@@ -219,11 +219,9 @@ class _Loader:
             ca_cert_file=self._flags.get("ca-cert-file", ""),
             tls_cert_file=self._flags.get("tls-cert-file", ""),
             tls_key_file=self._flags.get("tls-key-file", ""),
-            keepalive_interval_s=self._duration("keepalive-interval", "GRPC_KEEPALIVE_INTERVAL", 30.0, at_least="1ms"),
-            keepalive_timeout_s=self._duration("keepalive-timeout", "GRPC_KEEPALIVE_TIMEOUT", 10.0, at_least="1ms"),
-            max_connection_age_s=self._duration(
-                "keepalive-max-server-connection-age", "", 0.0, at_least="1ms", or_none=True
-            )
+            keepalive_interval_s=self._grpc_duration("keepalive-interval", "GRPC_KEEPALIVE_INTERVAL", 30.0),
+            keepalive_timeout_s=self._grpc_duration("keepalive-timeout", "GRPC_KEEPALIVE_TIMEOUT", 10.0),
+            max_connection_age_s=self._grpc_duration("keepalive-max-server-connection-age", "", 0.0, or_none=True)
             or None,
             shutdown_s=self._duration("shutdown-duration", "", default.shutdown_s),
             audit_interval_s=self._duration("audit-interval", "AMBIENTD_AUDIT_INTERVAL", 1.0) or None,
@@ -364,15 +362,28 @@ class _Loader:
     def _listen_or_not(self, name: str, default: Address) -> Address | None:
         return None if self._flags.get(name) == "" else self._listen(name, default)
 
-    def _duration(self, flag: str, variable: str, default: float, at_least: str = "0s", or_none: bool = False) -> float:
-        """Seconds; shorter ones than `at_least` are refused, but not 0 with `or_none`. gRPC has whole milliseconds, and
-        would take less for none."""
+    def _duration(
+        self,
+        flag: str,
+        variable: str,
+        default: float,
+        *,
+        at_least: str = "0s",
+        at_most: str = "",
+        or_none: bool = False,
+    ) -> float:
+        """Seconds; shorter ones than `at_least` and longer ones than `at_most` are refused, but not 0 with
+        `or_none`."""
         if flag in self._flags or not variable:
             seconds, where, text = self._flag(flag, parse_duration, default), f"--{flag}", self._flags.get(flag, "")
         else:
             seconds, where, text = self._parsed(variable, parse_duration, default), variable, self._variable(variable)
-        check_duration(where, text, seconds, at_least, or_none=or_none)
+        check_duration(where, text, seconds, at_least, at_most, or_none=or_none)
         return seconds
+
+    def _grpc_duration(self, flag: str, variable: str, default: float, *, or_none: bool = False) -> float:
+        """Seconds. gRPC has whole milliseconds: it takes less for none, and no more than 32 bits hold."""
+        return self._duration(flag, variable, default, at_least="1ms", at_most="500h", or_none=or_none)
 
     def _bool(self, name: str, default: bool) -> bool:
         return self._parsed(name, parse_bool, default)
@@ -411,6 +422,10 @@ def _address(text: str) -> Address:
         colon = ""
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"must be an address such as :15010 or 127.0.0.1:15010, got {text!r}")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"must be an address with the name of a host, got {text!r}") from None
     return Address(host, int(port))
 
 

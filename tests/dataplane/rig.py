@@ -49,6 +49,9 @@ class Pod:
         self.uid = str(uuid.uuid4())
         self.is_enrolled = False
 
+    def __repr__(self) -> str:
+        return f"<{self.namespace}/{self.name} on {self.node.name}>"
+
     @property
     def identity(self) -> str:
         return f"spiffe://cluster.local/ns/{self.namespace}/sa/{self.account}"

@@ -83,3 +83,10 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     for path in (pipe, Path("/dev/zero"), tmp_path, tmp_path / "none"):
         with pytest.raises(OSError, match=r"a pipe or a device|directory"):
             read_file(path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(5 << 30)
+    with pytest.raises(OSError, match="a file of 5368709120 bytes, and at most 16777216 are read"):
+        read_file(tmp_path / "large")

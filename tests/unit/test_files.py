@@ -581,6 +581,18 @@ async def test_a_file_without_permission_keeps_its_objects(tmp_path: Path) -> No
         assert "delete a" not in seen.said
 
 
+async def test_a_file_that_is_too_large_keeps_its_objects(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(A)
+    async with watched(tmp_path) as seen:
+        await seen.until_said("put a")
+        os.truncate(file, 5 << 30)
+        await seen.until_said("invalid one.yaml:")
+        file.write_text(A)
+        await seen.until_said("delete one.yaml")
+        assert "delete a" not in seen.said
+
+
 async def test_a_link_that_leads_nowhere_keeps_its_objects_and_is_reported(tmp_path: Path) -> None:
     target, link = tmp_path / "target.txt", tmp_path / "one.yaml"
     target.write_text(A)

@@ -172,6 +172,15 @@ async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_pat
         await Running(folder).keeper.start()
 
 
+async def test_a_file_that_is_too_large_is_named_and_the_former_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "cacerts"
+    write(folder, GOOD)
+    async with running(folder) as found:
+        os.truncate(folder / "ca-key.pem", 5 << 30)
+        await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
+        assert found.keeper.signer.is_ready
+
+
 async def test_a_volume_that_hangs_is_told_of_and_what_changed_meanwhile_is_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

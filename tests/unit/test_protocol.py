@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from envoy.config.core.v3.base_pb2 import Node as NodeMessage
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ambientd.push.directory import Directory
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
-from ambientd.push.rounds import HOLD
+from ambientd.push.ondemand import Interest
+from ambientd.push.rounds import HOLD, Job
 from ambientd.xds.protocol import HOLD_FIRST_S, Advanced, Code, End, Note, Requested, Stream, Wake
 from ambientd.xds.requests import Request
 from tests.unit.conversation import (
@@ -422,6 +426,20 @@ def test_a_named_answer_never_shows_an_address_before_the_policy_that_guards_it(
 def test_a_client_that_asks_for_nothing_is_told_nothing(on_demand: Conversation) -> None:
     assert on_demand.peer.held[ADDRESS] == {}
     assert on_demand.tells(SHOP) == []
+
+
+@given(
+    st.lists(st.sampled_from(("/10.0.0.1", "/10.0.0.01", "a", "b", "c"))),
+    st.sets(st.sampled_from(("a", "b", "/10.0.0.1"))),
+    st.lists(st.sampled_from(("/10.0.0.1", "/10.0.0.01", "a", "b", "d"))),
+)
+def test_whether_a_subscription_ended_is_told(asked: list[str], held: set[str], gone: list[str]) -> None:
+    interest = Interest("", wakes_by_removal=True)
+    Job(interest.find(asked, Directory(), Mesh().feed.addresses)).run()
+    interest.held |= held
+    before = interest.subscriptions()
+    assert all(interest.knows(name) for name in before)
+    assert interest.unsubscribe(gone) == (interest.subscriptions() != before)
 
 
 def test_a_policy_that_is_asked_for_by_name_brings_no_addresses(on_demand: Conversation) -> None:

@@ -110,3 +110,36 @@ def test_fields_that_nobody_knows_are_passed_over() -> None:
     raw = DeltaDiscoveryRequest(type_url="t").SerializeToString() + b"\xf8\x07\x01" + b"\xf2\x07\x02hi"
     assert _parsed(raw)[0].type_url == "t"
     assert _parsed(_MANY + raw)[0].claims == _FILLER
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (bytes(8 << 20), "a field has no number"),
+        (b"\x1a\x00" * 1_000_001, "more than 1000000 names"),
+        (b"\x2a\x00" * 1_000_001, "more than 1000000 names"),
+        (b"\x40\x00" * 1_000_001, "more than 1000000 names"),
+        (b"\x12\x80\x80\x80\x01" + b"x" * (2 << 20), "more than 1048576 bytes that are neither"),
+        (b"\x12\x01x" * 400_000, "more than 1048576 bytes that are neither"),
+    ],
+    ids=["zeros", "empty names", "empty versions", "unknown fields", "a long type", "many types"],
+)
+def test_what_no_client_sends_is_refused_before_it_is_taken_in(raw: bytes, reason: str) -> None:
+    with pytest.raises(Malformed, match=reason):
+        _parsed(raw)
+
+
+@pytest.mark.parametrize("field", [b"\x1a\x00", b"\x22\x01x", b"\x40\x00"], ids=["names", "unsubscribe", "unknown"])
+def test_every_kind_of_field_is_read_in_slices(field: bytes) -> None:
+    fields = 200_000
+    request, steps = _parsed(b"\x12\x01t" + field * fields)
+    assert request.type_url == "t"
+    assert len(request.subscribe) + len(request.unsubscribe) == (0 if field[0] == 0x40 else fields)
+    assert steps > fields / 2000
+
+
+def test_lists_that_are_cut_are_in_their_order() -> None:
+    message = DeltaDiscoveryRequest(type_url="t", resource_names_subscribe=[f"name-{n}" for n in range(50_000)])
+    message.resource_names_unsubscribe.extend(f"other-{n}" for n in range(50_000))
+    raw = message.SerializeToString()
+    assert _parsed(raw)[0] == _expected(message, len(raw))

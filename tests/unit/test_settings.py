@@ -129,6 +129,26 @@ def test_levels_and_aliases() -> None:
             "--keepalive-max-server-connection-age: must be at least 1ms, got '-1s'; 0 for none",
         ),
         ({"keepalive-interval": "0"}, {}, "--keepalive-interval: must be at least 1ms, got '0'"),
+        ({"keepalive-interval": "999999h"}, {}, "--keepalive-interval: must be at most 500h, got '999999h'"),
+        (
+            {"keepalive-max-server-connection-age": "501h"},
+            {},
+            "--keepalive-max-server-connection-age: must be at most 500h, got '501h'",
+        ),
+        (
+            {},
+            {"GRPC_KEEPALIVE_TIMEOUT": "999999h"},
+            "GRPC_KEEPALIVE_TIMEOUT: must be at most 500h, got '999999h'",
+        ),
+        *(
+            ({flag: "..:1"}, {}, f"--{flag}: must be an address with the name of a host, got '..:1'")
+            for flag in ("http-addr", "grpc-addr", "secure-grpc-addr", "monitoring-addr")
+        ),
+        (
+            {"grpc-addr": "x" * 64 + ":1"},
+            {},
+            f"--grpc-addr: must be an address with the name of a host, got '{'x' * 64}:1'",
+        ),
         ({"keepalive-timeout": "1ns"}, {}, "--keepalive-timeout: must be at least 1ms, got '1ns'"),
         ({}, {"GRPC_KEEPALIVE_INTERVAL": "-1s"}, "GRPC_KEEPALIVE_INTERVAL: must be at least 1ms, got '-1s'"),
         ({}, {"AMBIENTD_AUDIT_INTERVAL": "-1s"}, "AMBIENTD_AUDIT_INTERVAL: must be at least 0s, got '-1s'"),

@@ -30,11 +30,20 @@ class Interest:
     def subscriptions(self) -> list[str]:
         return sorted({*self._keys, *self.held})
 
-    def unsubscribe(self, names: Iterable[str]) -> None:
-        """Forgets names and keys; never an object that another key still stands for."""
+    def knows(self, name: str) -> bool:
+        """Whether it is among the subscriptions."""
+        return name in self._keys or name in self.held
+
+    def unsubscribe(self, names: Iterable[str]) -> bool:
+        """Forgets names and keys; never an object that another key still stands for. Whether there were any."""
+        has_changed = False
         for name in names:
-            self._keys.pop(canonical_key(name), None)
+            key = canonical_key(name)
+            before = self.knows(key) + self.knows(name)
+            self._keys.pop(key, None)
             self.held.discard(name)
+            has_changed = has_changed or self.knows(key) + self.knows(name) != before
+        return has_changed
 
     def find(
         self, asked: Collection[str], directory: Directory, view: View[RenderedAddress]

@@ -15,7 +15,7 @@ from typing import Never
 import structlog
 import watchfiles
 
-from ambientd.aside import in_the_end
+from ambientd.aside import in_the_end, open_file
 from ambientd.resources.events import Emit, Event, Synced
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.ref import ClusterId
@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 _FolderId = tuple[int, int] | None
 
+_LIMIT_BYTES = 64 << 20
+"""Of one file: more is a mistake, and would be in memory several times."""
 _DEPTH_LIMIT = 100
 """Folders within each other: a mesh has a few, and each is a call within a call."""
 
@@ -110,7 +112,7 @@ def _look(folder: Path, cluster: ClusterId, state: FolderState) -> tuple[list[Ev
 def _read(folder: Path, path: str, cluster: ClusterId, listed: Signature) -> FileContent | Unreadable | None:
     """None when the file is no longer the one that was listed."""
     try:
-        with open(folder / path, "rb") as file:
+        with open_file(folder / path, _LIMIT_BYTES) as file:
             content = file.read()
             if not _is_same(os.fstat(file.fileno()), listed):
                 return None

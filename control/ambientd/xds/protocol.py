@@ -34,7 +34,7 @@ HOLD_FIRST_S = 0.05
 ANSWER_S = 1.0
 """How long policies wait for the answer to the addresses before them, seconds. A client that is slow takes both in this
 order anyhow; only one that answers nothing is waited for in vain."""
-SETTLE_S = 0.01
+SETTLE_S = 0.025
 """How long they wait after that answer, seconds: what a client that is busy may take to judge one connection."""
 
 _HEALTH = ("istio.v1.HealthInformation", "type.googleapis.com/istio.v1.HealthInformation")
@@ -367,10 +367,8 @@ class Stream:
         if watch.type_url not in _SERVED:
             return
         if watch.interest is not None:
-            before = watch.interest.subscriptions()
-            watch.interest.unsubscribe(request.unsubscribe)
-            new_claims = {name for name in request.claims if name not in before}
-            is_changed = watch.interest.subscriptions() != before or bool(new_claims)
+            new_claims = {name for name in request.claims if not watch.interest.knows(name)}
+            is_changed = watch.interest.unsubscribe(request.unsubscribe) or bool(new_claims)
             if asked or is_changed or "*" in request.subscribe:
                 interest, keys, claims = watch.interest, tuple(sorted(asked | new_claims)), request.claims
                 self._answers.append(

@@ -1,8 +1,10 @@
 """A request as raw bytes, and what it says. Requests that tell what a client holds can have 200,000 entries, and
-parsing those in one piece would hold the loop for a tenth of a second, so they are cut and parsed in slices. No I/O."""
+parsing those in one piece would hold the loop for a tenth of a second, so they are cut and parsed in slices, whatever
+strangers put into them. No I/O."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 
 from envoy.config.core.v3.base_pb2 import Node as NodeMessage
@@ -12,7 +14,14 @@ from msgspec import Struct
 
 _SMALL_BYTES = 128 * 1024
 _SLICE_BYTES = 64 * 1024
-_INITIAL_RESOURCE_VERSIONS = 0x2A
+_FIELDS_LIMIT = 1_000_000
+"""A large mesh has 200,000 resources."""
+_OTHERS_LIMIT_BYTES = 1 << 20
+_YIELD_EVERY = 1024
+_LISTS = frozenset({0x1A, 0x22, 0x2A})
+"""Tags of the names subscribed to and unsubscribed from, and of the versions that are held."""
+_OTHERS = frozenset({0x0A, 0x12, 0x32, 0x3A})
+"""Tags of node, type, nonce and error."""
 
 
 class Request(Struct, frozen=True):
@@ -39,21 +48,26 @@ def parse(raw: bytes) -> Generator[None, None, Request]:
     try:
         if len(raw) <= _SMALL_BYTES:
             message = DeltaDiscoveryRequest.FromString(raw)
-            claims = dict(message.initial_resource_versions)
+            parts: list[bytes] = []
         else:
-            rest, slices = yield from _cut(raw)
+            rest, parts = yield from _cut(raw)
             message = DeltaDiscoveryRequest.FromString(rest)
-            claims = {}
-            for piece in slices:
-                claims.update(DeltaDiscoveryRequest.FromString(piece).initial_resource_versions)
-                yield
+        subscribe = list(message.resource_names_subscribe)
+        unsubscribe = list(message.resource_names_unsubscribe)
+        claims = dict(message.initial_resource_versions)
+        for raw_part in parts:
+            yield
+            part = DeltaDiscoveryRequest.FromString(raw_part)
+            subscribe += part.resource_names_subscribe
+            unsubscribe += part.resource_names_unsubscribe
+            claims.update(part.initial_resource_versions)
     except (DecodeError, ValueError, IndexError) as error:
         raise Malformed(str(error)) from error
     return Request(
         type_url=message.type_url,
         node=message.node if message.HasField("node") else None,
-        subscribe=tuple(message.resource_names_subscribe),
-        unsubscribe=tuple(message.resource_names_unsubscribe),
+        subscribe=tuple(subscribe),
+        unsubscribe=tuple(unsubscribe),
         claims=claims,
         nonce=message.response_nonce,
         error=message.error_detail.message if message.HasField("error_detail") else None,
@@ -62,27 +76,37 @@ def parse(raw: bytes) -> Generator[None, None, Request]:
 
 
 def _cut(raw: bytes) -> Generator[None, None, tuple[bytes, list[bytes]]]:
-    """The request without its version map, and the map in slices, each a request of its own. The map's entries stand
-    one after another, so that whole runs of them are cut out without touching their content."""
+    """The request without its lists of names and versions, and these in slices, each a request of its own. The entries
+    of a list stand one after another, so that whole runs of them are cut out without touching their content."""
     rest, slices = bytearray(), []
     at = run = 0
     end = len(raw)
-    while at < end:
+    for fields in itertools.count(1):
+        if at >= end:
+            break
+        if fields > _FIELDS_LIMIT:
+            raise Malformed(f"more than {_FIELDS_LIMIT} names, versions and other fields")
+        if fields % _YIELD_EVERY == 0:
+            yield
         start = at
         tag, at = _varint(raw, at)
+        if tag < 8:
+            raise Malformed("a field has no number")
         at = _skip(raw, at, tag & 7)
         if at > end:
             raise Malformed("a field is longer than the message")
-        if tag == _INITIAL_RESOURCE_VERSIONS:
+        if tag in _LISTS:
             if at - run >= _SLICE_BYTES:
                 slices.append(raw[run:at])
                 run = at
-                yield
         else:
             if start > run:
                 slices.append(raw[run:start])
-            rest += raw[start:at]
+            if tag in _OTHERS:
+                rest += raw[start:at]
             run = at
+            if len(rest) > _OTHERS_LIMIT_BYTES:
+                raise Malformed(f"more than {_OTHERS_LIMIT_BYTES} bytes that are neither names nor versions")
     if run < end:
         slices.append(raw[run:end])
     return bytes(rest), slices
