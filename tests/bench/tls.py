@@ -28,6 +28,7 @@ from ambientd_api.ca_pb2 import IstioCertificateRequest
 from tests.bench.clients import METHOD, tail
 from tests.bench.report import report, spread
 from tests.unit.certificate_server import CSR
+from tests.unit.certificate_server import METHOD as CREATE
 from tests.wire.process import free_port, serving
 
 POD = """\
@@ -43,7 +44,6 @@ TOKENS = (
     "uid: uid-ztunnel-a, node: node-a}]"
 )
 METADATA = (("authorization", "Bearer of-node-a"), ("clusterid", "Kubernetes"))
-CREATE = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 PODS = 200
 CALLERS = 16
 YIELD = 10

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import permutations
 from pathlib import Path
 
@@ -57,17 +58,16 @@ def run(arguments: Sequence[str]) -> None:
     if reason := missing():
         raise SystemExit(f"hack/dataplane: no network namespaces can be made: {reason}")
     folder = Path(tempfile.mkdtemp(prefix="ambientd-rig-"))
-    try:
-        _serve(folder, binary, once=once)
-    except (AssertionError, RuntimeError) as error:
-        # What the programs said is in the folder, so that stays.
-        told = str(error).partition("\n")[0].rstrip(":")
-        where = "" if str(folder) in told else f"; what the programs said is in {folder}"
-        raise SystemExit(f"hack/dataplane: {told}{where}") from None
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    shutil.rmtree(folder)
+    with ExitStack() as at_end:
+        at_end.callback(shutil.rmtree, folder)
+        try:
+            _serve(folder, binary, once=once)
+        except (AssertionError, RuntimeError) as error:
+            # What the programs said is in the folder, so that stays.
+            at_end.pop_all()
+            told = str(error).partition("\n")[0].rstrip(":")
+            where = "" if str(folder) in told else f"; what the programs said is in {folder}"
+            raise SystemExit(f"hack/dataplane: {told}{where}") from None
 
 
 def _ztunnel() -> Path:

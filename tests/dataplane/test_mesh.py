@@ -4,6 +4,7 @@ what our policies say is what happens to connections."""
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -156,11 +157,11 @@ def test_ztunnels_come_back_as_fast_after_the_tenth_restart_as_after_the_first(m
     for number in range(10):
         mesh.restart()
         for name in ("node-a", "node-b"):
-            eventually(
-                lambda name=name: f"ztunnel-{name}" in str(mesh.debug("connections")),  # type: ignore[misc]
-                f"{name} after restart {number}",
-                within_s=5,
-            )
+            eventually(partial(is_connected, mesh, name), f"{name} after restart {number}", within_s=5)
+
+
+def is_connected(mesh: Mesh, node: str) -> bool:
+    return f"ztunnel-{node}" in str(mesh.debug("connections"))
 
 
 def test_a_rotation_of_the_root_breaks_no_connection(mesh: Mesh, pods: tuple[Pod, Pod, Pod]) -> None:

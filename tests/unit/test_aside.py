@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ async def test_what_is_stuck_is_said_and_nothing_is_begun_beside_it() -> None:
         await doing.run(may_end.wait, 0.05)
     for number in range(3):
         with pytest.raises(Stuck):
-            await doing.run(lambda number=number: begun.append(number), 0.05)  # type: ignore[misc]
+            await doing.run(partial(begun.append, number), 0.05)
     assert begun == []
     may_end.set()
     await until(lambda: not any(each.name == "aside" for each in threading.enumerate()))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -150,23 +150,13 @@ async def test_files_that_cannot_be_used_end_the_start_at_once(
     assert found.heard == []
 
 
-async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["folder", "pipe"])
+async def test_what_is_no_file_is_named_and_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
     folder = tmp_path / "cacerts"
     write(folder, GOOD)
     async with running(folder) as found:
         write(folder, {"ca-key.pem": None})
-        (folder / "ca-key.pem").mkdir()
-        await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
-    with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
-        await Running(folder).keeper.start()
-
-
-async def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path: Path) -> None:
-    folder = tmp_path / "cacerts"
-    write(folder, GOOD)
-    async with running(folder) as found:
-        write(folder, {"ca-key.pem": None})
-        os.mkfifo(folder / "ca-key.pem")
+        make(folder / "ca-key.pem")
         await until(lambda: "ca-key.pem must be a file that can be read" in found.keeper.trouble)
     with pytest.raises(Unusable, match=r"cacerts: ca-key\.pem must be a file that can be read"):
         await Running(folder).keeper.start()

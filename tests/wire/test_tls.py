@@ -27,6 +27,7 @@ from ambientd_api.ca_pb2 import IstioCertificateRequest, IstioCertificateRespons
 from ambientd_api.ca_pb2_grpc import IstioCertificateServiceStub
 from tests.e2e.tls_front import make_certificate
 from tests.unit.authorities import Link, certify, files
+from tests.unit.certificate_server import METHOD
 from tests.wire.process import ServerProcess, WireClient, eventually, free_port, serving
 
 
@@ -58,9 +59,6 @@ OF_NODE_A = (("authorization", "Bearer secret-of-node-a"), ("clusterid", "Kubern
 CART, TILL, ZTUNNEL = (
     f"spiffe://cluster.local/ns/{account}" for account in ("shop/sa/cart", "shop/sa/till", "istio-system/sa/ztunnel")
 )
-
-
-CREATE = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 
 
 class Secured:
@@ -167,11 +165,11 @@ def test_what_a_caller_sends_before_its_turn_stays_with_it(secured: Secured) -> 
     channel = secured.channel(("grpc.max_send_message_length", -1))
     method: Any = channel.stream_stream
     may_end = threading.Event()
-    first = method(CREATE)(_until(may_end), metadata=OF_NODE_A)
+    first = method(METHOD)(_until(may_end), metadata=OF_NODE_A)
     first.initial_metadata()
     before_mib = memory_mib(secured.server.pid)
     large = bytes(16 << 20)
-    calls = [method(CREATE)(iter([large]), metadata=OF_NODE_A) for _ in range(32)]
+    calls = [method(METHOD)(iter([large]), metadata=OF_NODE_A) for _ in range(32)]
     for call in calls:
         call.initial_metadata()
     time.sleep(1.0)  # for what should not come

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 
-class TooManyCalls(Exception):
-    """As many are in flight as may be."""
+class TooMany(Exception):
+    """As many calls are in flight as may be."""
 
 
 class InFlight:
     """Calls that are worked on."""
 
-    def __init__(self, limit_each: int, limit: int) -> None:
+    def __init__(self, limit_each: int, limit: float = math.inf) -> None:
         """`limit_each`: of one caller; `limit`: of all together."""
         self._limit_each = limit_each
         self._limit = limit
         self._counts: Counter[Hashable] = Counter()
         self._all = 0
 
+    def __len__(self) -> int:
+        return self._all
+
     @contextmanager
     def one(self, whose: Hashable) -> Iterator[None]:
-        """Counts a call. Raises TooManyCalls."""
-        if self._all >= self._limit or self._counts.get(whose, 0) >= self._limit_each:
-            raise TooManyCalls
+        """Counts a call. Raises TooMany."""
+        if self._all >= self._limit or self._counts[whose] >= self._limit_each:
+            raise TooMany
         self._counts[whose] += 1
         self._all += 1
         try:

@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from ambientd.ca.caller import Caller, CannotTell, Unauthenticated, cluster_named
 from ambientd.ca.decide import Ask, Await, Issue, Reason, Refuse, Trust, decide
-from ambientd.ca.limits import InFlight, TooManyCalls, Turns
+from ambientd.ca.limits import InFlight, TooMany, Turns
 from ambientd.ca.orders import Signed, SignError
 from ambientd.ca.signing import Busy, SigningFailed
-from ambientd.ca.waiting import WAIT_S, TooMany, Waiters
+from ambientd.ca.waiting import WAIT_S, Waiters
 from ambientd.index.pods import Placement, PodIndex
 from ambientd.resources.faults import quote
 from ambientd_api.ca_pb2 import IstioCertificateRequest, IstioCertificateResponse
@@ -129,7 +129,7 @@ class Certificates:
         self._wait_s = wait_s
         self._read_s = read_s
         self._of_peers = InFlight(_IN_FLIGHT_EACH, _IN_FLIGHT)
-        self._of_callers = InFlight(_IN_FLIGHT_EACH, _IN_FLIGHT)
+        self._of_callers = InFlight(_IN_FLIGHT_EACH)
         self._reading = Turns()
         self._refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
 
@@ -159,7 +159,7 @@ class Certificates:
                     answer = await self._answer(context, peer, caller)
             self._observer.certificate_issued(time.monotonic() - started_s)
             return answer
-        except TooManyCalls:
+        except TooMany:
             self._observer.certificate_turned_away()
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at one time"
         except _Status as status:

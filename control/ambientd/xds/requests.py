@@ -4,7 +4,6 @@ strangers put into them. No I/O."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Generator
 
 from envoy.config.core.v3.base_pb2 import Node as NodeMessage
@@ -79,11 +78,10 @@ def _cut(raw: bytes) -> Generator[None, None, tuple[bytes, list[bytes]]]:
     """The request without its lists of names and versions, and these in slices, each a request of its own. The entries
     of a list stand one after another, so that whole runs of them are cut out without touching their content."""
     rest, slices = bytearray(), []
-    at = run = 0
+    at = run = fields = 0
     end = len(raw)
-    for fields in itertools.count(1):
-        if at >= end:
-            break
+    while at < end:
+        fields += 1
         if fields > _FIELDS_LIMIT:
             raise Malformed(f"more than {_FIELDS_LIMIT} names, versions and other fields")
         if fields % _YIELD_EVERY == 0:
@@ -102,9 +100,9 @@ def _cut(raw: bytes) -> Generator[None, None, tuple[bytes, list[bytes]]]:
         else:
             if start > run:
                 slices.append(raw[run:start])
+            run = at
             if tag in _OTHERS:
                 rest += raw[start:at]
-            run = at
             if len(rest) > _OTHERS_LIMIT_BYTES:
                 raise Malformed(f"more than {_OTHERS_LIMIT_BYTES} bytes that are neither names nor versions")
     if run < end:

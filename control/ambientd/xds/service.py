@@ -144,6 +144,11 @@ class Connection:
         node = self.stream.node
         return f"{node.id if node else ''}-{self.ident}"
 
+    def let_in(self) -> None:
+        """The reader may go on, if there is room."""
+        if not self.requests and not self.stream.is_full:
+            self.has_room.set()
+
     def info(self) -> ConnectionInfo | None:
         """None before the first request was read."""
         node = self.stream.node
@@ -346,8 +351,7 @@ class Service:
                 raw = connection.requests.popleft()
                 await self._take(connection, guard, await self._parsed(raw, context), context)
                 self._look_whether_converged(connection)
-                if not connection.stream.is_full:
-                    connection.has_room.set()
+                connection.let_in()
                 connection.poke.set()  # there may be more to look at
                 continue
             while connection.woke:
@@ -356,8 +360,7 @@ class Service:
             if await self._do(connection, Advanced(), context) and connection.converging_from_s is None:
                 connection.converging_from_s = announced_s
             self._look_whether_converged(connection)
-            if not connection.requests and not connection.stream.is_full:
-                connection.has_room.set()
+            connection.let_in()
             if connection.is_half_closed and not connection.requests:
                 await self._do(connection, HalfClosed(), context)
                 return
