@@ -26,7 +26,7 @@ from tests.bench import mesh
 from tests.bench.report import Bench, report
 from tests.kube.apiserver import ApiServer, running
 from tests.kube.client import Client
-from tests.wire.process import free_port
+from tests.kube.processes import free_port
 
 WRITERS = 24
 SETTLE_S = 20.0

@@ -27,9 +27,10 @@ from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd_api.ca_pb2 import IstioCertificateRequest
 from tests.bench.clients import METHOD, tail
 from tests.bench.report import report, spread
+from tests.kube.processes import free_port
 from tests.unit.certificate_server import CSR
 from tests.unit.certificate_server import METHOD as CREATE
-from tests.wire.process import free_port, serving
+from tests.wire.process import serving
 
 POD = """\
 apiVersion: v1

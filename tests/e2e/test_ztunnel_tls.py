@@ -14,7 +14,8 @@ from cryptography import x509
 
 from tests.conftest import require
 from tests.e2e.ztunnel import Ztunnel, held_by_simulation, held_by_ztunnel
-from tests.wire.process import ServerProcess, WireClient, eventually, eventually_equal, free_port, serving
+from tests.kube.processes import free_port
+from tests.wire.process import ServerProcess, WireClient, eventually, eventually_equal, serving
 
 POD = """\
 apiVersion: v1

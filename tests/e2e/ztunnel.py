@@ -13,8 +13,7 @@ from typing import Any
 from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd.index.ips import ip_text
 from ambientd_api import security_pb2, workload_pb2
-from tests.kube.processes import Program
-from tests.wire.process import free_port
+from tests.kube.processes import Program, free_port
 
 _NO_DATA_PATH: Mapping[str, str] = {"ENABLE_PROXY": "false"}
 _PROTOCOLS = {workload_pb2.NONE: "TCP", workload_pb2.HBONE: "HBONE"}

@@ -3,6 +3,7 @@ what a program is for."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -121,13 +122,18 @@ def _parent(pid: int) -> int:
 
 def free_port() -> int:
     """A loopback TCP port on which nobody listens now. Below the kernel's range for outgoing connections, so that none
-    of those takes it while the program that has it is restarted."""
-    for _ in range(100):
-        port = random.randint(20000, 32000)
+    of those takes it while the program that has it is restarted; and not given again soon, to this process or, with
+    overwhelming likelihood, to another, since a program takes a while until it listens on what it was given."""
+    for number in itertools.islice(_numbers, len(PORTS)):
+        port = PORTS[number % len(PORTS)]
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
             return port
-    raise RuntimeError("no free loopback port between 20000 and 32000 in a hundred attempts")
+    raise RuntimeError(f"no free loopback port between {PORTS.start} and {PORTS.stop}")
+
+
+PORTS = range(20000, 32000)
+_numbers = itertools.count(random.randrange(len(PORTS)))

@@ -18,9 +18,10 @@ from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd_api.ca_pb2_grpc import IstioCertificateServiceStub
 from tests.kube.apiserver import ApiServer
 from tests.kube.client import Client, Refused
+from tests.kube.processes import free_port
 from tests.kube.test_tokens import make_account, make_pod
 from tests.unit.authorities import Link, revocations, signing_key
-from tests.wire.process import ServerProcess, WireClient, eventually, free_port
+from tests.wire.process import ServerProcess, WireClient, eventually
 from tests.wire.test_tls import lasting_root, names_of, plug_in, refusal, request
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -7,7 +7,6 @@ import os
 import queue
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,16 +20,9 @@ from envoy.service.discovery.v3 import ads_pb2_grpc
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 
 from ambientd.ctl.ztunnel import SimulatedZtunnel
-from tests.kube.processes import Program
+from tests.kube.processes import Program, free_port
 
 PATIENCE_S = 20.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def eventually(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
@@ -79,20 +71,18 @@ class ServerProcess:
             *self._flags,
         ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **self._environment}
+        # Its own word: on its port, until it has it, another program might answer.
+        before = self._times_ready()
         program = self._program = Program(Path(sys.executable), arguments, self._log, environment=environment)
         try:
-            eventually(lambda: self._is_open() or not program.is_running, "the server is ready")
+            eventually(lambda: self._times_ready() > before or not program.is_running, "the server is ready")
             program.check("the server")
         except BaseException:
             program.kill()
             raise
 
-    def _is_open(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.grpc_port), timeout=1).close()
-        except OSError:
-            return False
-        return True
+    def _times_ready(self) -> int:
+        return self.log().count(f"\tready\tgrpc_port={self.grpc_port} ")
 
     @property
     def pid(self) -> int:

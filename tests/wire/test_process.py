@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube.processes import Program, are_gone, descendants
+from tests.kube import processes
+from tests.kube.processes import Program, are_gone, descendants, free_port
+from tests.wire import process
 from tests.wire.process import ServerProcess, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -79,3 +83,25 @@ def test_a_program_that_ended_by_itself_is_told_of_in_one_line(tmp_path: Path, p
     with pytest.raises(AssertionError) as told:
         started.check()
     assert str(told.value) == f"sh ended with {how}; its output is in {tmp_path}/log:\n"
+
+
+def test_another_program_on_its_port_is_not_taken_for_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mesh").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr(process, "free_port", lambda: other.getsockname()[1])
+        with pytest.raises(AssertionError, match="address already in use"):
+            ServerProcess(tmp_path / "mesh", tmp_path / "log")
+
+
+def test_a_port_that_was_given_and_is_not_listened_on_yet_is_not_given_again() -> None:
+    ports = [free_port() for _ in range(1000)]
+    assert len(set(ports)) == len(ports)
+
+
+def test_a_port_that_somebody_listens_on_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = free_port()
+    monkeypatch.setattr(processes, "_numbers", itertools.count(taken - processes.PORTS.start))
+    with socket.create_server(("127.0.0.1", taken)):
+        assert free_port() != taken

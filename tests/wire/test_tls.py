@@ -26,9 +26,10 @@ from ambientd.ctl.ztunnel import SimulatedZtunnel
 from ambientd_api.ca_pb2 import IstioCertificateRequest, IstioCertificateResponse
 from ambientd_api.ca_pb2_grpc import IstioCertificateServiceStub
 from tests.e2e.tls_front import make_certificate
+from tests.kube.processes import free_port
 from tests.unit.authorities import Link, certify, files
 from tests.unit.certificate_server import METHOD
-from tests.wire.process import ServerProcess, WireClient, eventually, free_port, serving
+from tests.wire.process import ServerProcess, WireClient, eventually, serving
 
 
 def pod(namespace: str, name: str, account: str, ip: str, *, uid: str = "", node: str = "node-a") -> str:
