@@ -20,7 +20,7 @@ from ambientd.kube.credentials import Credentials
 from ambientd.settings import load as load_settings
 from ambientd.sources.kubernetes import Cluster
 from ambientd.sources.reflector import Pace
-from ambientd.sources.watches import State
+from ambientd.sources.watches import State, Watch
 from tests.cases.loader import Served, differences, golden
 from tests.kube.client import Client, Manifest, Refused
 from tests.kube.following import PATIENCE_S
@@ -62,6 +62,9 @@ class Mesh:
         address: dict[str, Any] = {name: {"workload": golden(each)} for name, each in ztunnel.workloads.items()}
         address |= {name: {"service": golden(each)} for name, each in ztunnel.services.items()}
         return Served(address, {name: golden(each) for name, each in ztunnel.policies.items()})
+
+    def watch_of(self, kind: str) -> Watch:
+        return next(watch for watch in self.cluster.watches if watch.kind == kind)
 
     def lists(self) -> int:
         return sum(sum(watch.lists.values()) for watch in self.cluster.watches)
