@@ -45,9 +45,8 @@ class Cluster:
             "HOME": os.environ.get("HOME", "/"),
             **variables,
         }
-        self._control_plane = await asyncio.to_thread(
-            ServerProcess, self._api_server.kubeconfig(), self._folder / "log", *flags, **variables
-        )
+        # From the main thread, as every program here: see `Program`.
+        self._control_plane = ServerProcess(self._api_server.kubeconfig(), self._folder / "log", *flags, **variables)
         await make_account(self.client, ROOT_NAMESPACE, "ztunnel")
         for name in ("node-a", "node-b"):
             await self._start_node(name)
@@ -61,7 +60,6 @@ class Cluster:
         root = node.folder / "roots" / "root-cert.pem"
         root.parent.mkdir()
         root.write_text(await self.root(ROOT_NAMESPACE))
-        # From the main thread: see `Program`.
         node.start(self._binary, root, token)
         await until(node.is_ready, f"the ztunnel of {name}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.dataplane.agent import MESSAGES
 from tests.dataplane.redirection import INBOUND_PORT, MARK, OUTBOUND_PORT, TUNNEL_PORT
 from tests.dataplane.rig import PORT, Pod, Rig
 from tests.dataplane.traffic import Connection, Traffic, call
+from tests.kube.processes import Program
 from tests.wire.process import eventually
 
 _ORIGINAL_DESTINATION = 80
@@ -34,10 +36,28 @@ def listening(pod: Pod, port: int) -> socket.socket:
     return pod.inside.call(listen)
 
 
+def network_namespace() -> str:
+    """Of the calling thread."""
+    return os.readlink("/proc/thread-self/ns/net")
+
+
 def original_destination(connection: socket.socket) -> tuple[str, int]:
     raw = connection.getsockopt(socket.SOL_IP, _ORIGINAL_DESTINATION, 16)
     port, address = struct.unpack("!2xH4s8x", raw)
     return socket.inet_ntoa(address), port
+
+
+def test_a_program_is_where_the_main_thread_is_or_where_the_tests_began(rig: Rig, tmp_path: Path) -> None:
+    def start(log: str) -> str:
+        program = Program(Path("/bin/readlink"), ["/proc/self/ns/net"], tmp_path / log)
+        assert program.wait(5) == 0
+        return program.last_words()
+
+    before, inside = network_namespace(), rig.control_plane.call(network_namespace)
+    with rig.control_plane.entered(), ThreadPoolExecutor(1) as threads:
+        assert start("main") == inside
+        assert threads.submit(network_namespace).result() == inside
+        assert threads.submit(start, "other").result() == before
 
 
 def test_pods_of_two_nodes_reach_each_other_while_nothing_is_captured(pods: tuple[Pod, Pod]) -> None:

@@ -28,6 +28,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 _LASTING = ThreadPoolExecutor(1, "starts programs")
+# Begun here, before anybody has entered a network namespace: a thread stays in that of the one that begins it.
+_LASTING.submit(int)
 
 
 class Program:
@@ -44,7 +46,7 @@ class Program:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`folder` and `environment`: those of the tests, without them. Its network namespace is that of the main
-        thread."""
+        thread if it is started there, else the one in which the tests began."""
         self.name = executable.name
         self.log = log
         with log.open("ab") as output:
