@@ -4,7 +4,7 @@ done."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import given, settings
@@ -153,6 +153,54 @@ def test_a_job_that_needs_a_settled_feed_waits_without_working() -> None:
         assert not job.step(lambda: False)
     mesh.feed.settle().run()
     assert [response.names for response in _responses(job)] == [[uid("a/two")]]
+
+
+# Requests of any size.
+
+
+class _Counted(Mapping[str, str]):
+    """Many names that nobody knows, and how many of them were looked at."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for number in range(len(self)):
+            self.seen += 1
+            yield f"/10.200.{number // 250}.{number % 250}"
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, name: str) -> str:
+        return "f00"
+
+
+@pytest.mark.parametrize("what", ["forgotten", "claimed"])
+def test_the_names_of_a_request_are_looked_at_in_slices(what: str) -> None:
+    mesh, names = Mesh(), _Counted()
+    mesh.change(pod("a/one"))
+    given: dict[str, Mapping[str, str]] = {"forgotten": {}, "claimed": {}, what: names}
+    interest = Interest("", wakes_by_removal=False)
+    job = mesh.feed.ask(interest, (), given["claimed"], {ADDRESS: 1}, forgotten=given["forgotten"], is_owed=False)
+    before, is_done = 0, False
+    while not is_done:
+        is_done = job.step(lambda: True)
+        assert names.seen - before <= 256
+        before = names.seen
+    assert names.seen == len(names)
+    assert sum(part.removed for part in job.result.parts) == (0 if what == "forgotten" else len(names))
+
+
+def test_very_many_names_that_are_gone_are_told_of_in_several_messages() -> None:
+    mesh, names = Mesh(), tuple(f"/10.{n // 62_500}.{n // 250 % 250}.{n % 250}" for n in range(70_000))
+    mesh.change(pod("a/one", ip="10.255.0.1"))
+    told = _responses(mesh.feed.named(ADDRESS, (*names, uid("a/one")), {ADDRESS: 1}))
+    assert [name for response in told for name in response.removed] == list(names)
+    assert max(len(response.removed) for response in told) < 35_000
+    assert [name for response in told for name in response.names] == [uid("a/one")]
+    (policies,) = _responses(mesh.feed.named(AUTHORIZATION, names, {AUTHORIZATION: 1}))
+    assert len(policies.removed) == len(names)
 
 
 # Every job is cut at one commit.

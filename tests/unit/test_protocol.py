@@ -439,7 +439,7 @@ def test_whether_a_subscription_ended_is_told(asked: list[str], held: set[str], 
     interest.held |= held
     before = interest.subscriptions()
     assert all(interest.knows(name) for name in before)
-    assert interest.unsubscribe(gone) == (interest.subscriptions() != before)
+    assert Job(interest.unsubscribe(gone)).run() == (interest.subscriptions() != before)
 
 
 def test_a_policy_that_is_asked_for_by_name_brings_no_addresses(on_demand: Conversation) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from itertools import chain
 
 from msgspec import Struct
 
@@ -228,9 +229,35 @@ class Feed:
 
     # On demand.
 
-    def ask(self, interest: Interest, asked: Collection[str], claims: Claims, cursors: Mapping[str, Seq]) -> Job[Round]:
-        """The answer to a later request for these keys, never none; `claims`: what the client holds of them."""
-        return Job(self._on_demand(interest, asked, {ADDRESS: claims}, cursors, (ADDRESS,)))
+    def ask(
+        self,
+        interest: Interest,
+        asked: Collection[str],
+        claims: Claims,
+        cursors: Mapping[str, Seq],
+        *,
+        forgotten: Collection[str] = (),
+        is_owed: bool = True,
+    ) -> Job[Round]:
+        """The answer to a later request for these keys; `claims`: what the client holds of them; `forgotten`: what it
+        unsubscribes from. Where nothing is asked for, so that none `is_owed`, there is one only if anything differs."""
+        return Job(self._ask(interest, asked, claims, cursors, forgotten, is_owed))
+
+    def _ask(
+        self,
+        interest: Interest,
+        asked: Collection[str],
+        claims: Claims,
+        cursors: Mapping[str, Seq],
+        forgotten: Collection[str],
+        is_owed: bool,
+    ) -> Steps[Round]:
+        has_forgotten = yield from interest.unsubscribe(forgotten)
+        new = yield from interest.unknown(claims)
+        if not (is_owed or has_forgotten or new):
+            return (yield from self._on_demand(interest, None, {}, cursors, ()))
+        keys = dict.fromkeys(chain(asked, new))
+        return (yield from self._on_demand(interest, keys, {ADDRESS: claims}, cursors, (ADDRESS,)))
 
     def interesting(self, interest: Interest, cursors: Mapping[str, Seq]) -> Job[Round]:
         """What changed after these cursors and concerns an on-demand client. Raises BelowFloor when it is stepped."""

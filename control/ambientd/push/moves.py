@@ -138,7 +138,10 @@ def claimed_addresses(
         if claimed != rendered.version:
             old = None if claimed is None else listed_then(view, rendered.name, claimed)
             moves.addresses.append(AddressMove(rendered.name, rendered, old))
-    moves.addresses.extend(AddressMove(name, None, UNKNOWN) for name in left)
+    for at, name in enumerate(left):
+        if at % _YIELD_EVERY == 0:
+            yield
+        moves.addresses.append(AddressMove(name, None, UNKNOWN))
 
 
 def listed_then(view: View[RenderedAddress], name: str, version: str) -> Listed:

@@ -34,10 +34,22 @@ class Interest:
         """Whether it is among the subscriptions."""
         return name in self._keys or name in self.held
 
-    def unsubscribe(self, names: Iterable[str]) -> bool:
+    def unknown(self, names: Iterable[str]) -> Generator[None, None, list[str]]:
+        """Those that are not among the subscriptions."""
+        found = []
+        for at, name in enumerate(names):
+            if at % _YIELD_EVERY == 0:
+                yield
+            if not self.knows(name):
+                found.append(name)
+        return found
+
+    def unsubscribe(self, names: Iterable[str]) -> Generator[None, None, bool]:
         """Forgets names and keys; never an object that another key still stands for. Whether there were any."""
         has_changed = False
-        for name in names:
+        for at, name in enumerate(names):
+            if at % _YIELD_EVERY == 0:
+                yield
             key = canonical_key(name)
             before = self.knows(key) + self.knows(name)
             self._keys.pop(key, None)
@@ -98,12 +110,16 @@ class Interest:
             if entry.name not in self.held and not entry.rendered.is_workload:
                 brought.update(dict.fromkeys(directory.members(entry.name)))
             self.held.add(entry.name)
-        for name, entry in found.entries.items():
+        for at, (name, entry) in enumerate(found.entries.items()):
+            if at % _YIELD_EVERY == 0:
+                yield
             assert entry.rendered is not None
             if name not in told and (name in self.held or claims.get(name) != entry.rendered.version):
                 told[name] = AddressMove(name, entry.rendered, self._old(entry, claims, cursor, view))
             self.held.add(name)
-        for key in found.missed:
+        for at, key in enumerate(found.missed):
+            if at % _YIELD_EVERY == 0:
+                yield
             if claims.get(key):
                 told[key] = AddressMove(key, None, UNKNOWN)
             else:

@@ -37,6 +37,8 @@ _HOLD_BODY = Authorization(
 _FRAMES_PER_MESSAGE = 4096
 """Upper bound of resources in one message of a round, so that a mesh-wide change is joined and written in pieces."""
 
+_REMOVED_PER_MESSAGE = 32_768
+
 _YIELD_EVERY = 64
 
 
@@ -146,7 +148,7 @@ def arrange(moves: Moves) -> Generator[None, None, list[Message]]:
         first.frames.append(encode_frame(AUTHORIZATION, HOLD, version_of(_HOLD_BODY), _HOLD_BODY))
         if HOLD not in last.removed:
             last.removed.append(HOLD)
-    _list_absent(moves, after, last)
+    yield from _list_absent(moves, after, last)
     messages: list[Message] = []
     for message in (first, before, main, after, last):
         if messages and messages[-1].type_url == message.type_url:
@@ -160,9 +162,13 @@ def arrange(moves: Moves) -> Generator[None, None, list[Message]]:
     return messages
 
 
-def _list_absent(moves: Moves, addresses: Message, policies: Message) -> None:
+def _list_absent(moves: Moves, addresses: Message, policies: Message) -> Generator[None, None, None]:
+    if not moves.absent:
+        return
     told = {move.name for move in moves.addresses} | {change.name for change in moves.policies}
-    for type_url, name in moves.absent:
+    for at, (type_url, name) in enumerate(moves.absent):
+        if at % _YIELD_EVERY == 0:
+            yield
         if name not in told:
             (addresses if type_url == ADDRESS else policies).removed.append(name)
 
@@ -208,15 +214,18 @@ def _when(judge: Judge, move: AddressMove) -> When:
 
 
 def split(messages: Iterable[Message]) -> Iterable[Message]:
-    """Large address messages in pieces; a message of policies is never split, since it takes effect as one."""
+    """Large address messages in pieces, what is removed last; a message of policies is never split, since it takes
+    effect as one."""
     for message in messages:
-        if message.type_url == AUTHORIZATION or len(message.frames) <= _FRAMES_PER_MESSAGE:
-            yield message
-            continue
-        for start in range(0, len(message.frames), _FRAMES_PER_MESSAGE):
-            is_last = start + _FRAMES_PER_MESSAGE >= len(message.frames)
-            frames = message.frames[start : start + _FRAMES_PER_MESSAGE]
-            yield Message(message.type_url, frames, message.removed if is_last else [])
+        frames, removed = message.frames, message.removed
+        if message.type_url != AUTHORIZATION:
+            while len(frames) > _FRAMES_PER_MESSAGE:
+                yield Message(message.type_url, frames[:_FRAMES_PER_MESSAGE], [])
+                frames = frames[_FRAMES_PER_MESSAGE:]
+            while len(removed) > _REMOVED_PER_MESSAGE:
+                yield Message(message.type_url, frames, removed[:_REMOVED_PER_MESSAGE])
+                frames, removed = [], removed[_REMOVED_PER_MESSAGE:]
+        yield Message(message.type_url, frames, removed)
 
 
 def encode(messages: Iterable[Message], maker: Maker, to: Seq) -> Generator[None, None, tuple[Part, ...]]:

@@ -15,7 +15,7 @@ client has answered these, and a moment more."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -308,15 +308,15 @@ class Stream:
             self.watches[type_url] = Watch(type_url, None)
             self._answers.append(_Answer(lambda _: self._feed.nothing(type_url), has_cursors=False))
             return [Note("unknown type", type_url)]
-        asked = (set(request.subscribe) | set(request.claims)) - set(request.unsubscribe)
-        is_wildcard = "*" in asked or not request.subscribe or type_url == AUTHORIZATION
-        asked.discard("*")
         claims = request.claims
-        if is_wildcard and request.subscribe:
-            claims = {**dict.fromkeys(asked, ""), **claims}  # a name that is asked for is answered, present or not
-        interest = None if is_wildcard else self._interest()
+        if type_url == AUTHORIZATION or not request.subscribe or _asks_for_all(request):
+            interest, asked = None, _asked(request)
+            if asked:
+                claims = {**dict.fromkeys(asked, ""), **claims}  # a name that is asked for is answered, present or not
+        else:
+            interest, asked = self._interest(), _asked(request, claims)
         self.watches[type_url] = Watch(type_url, interest)
-        self._held[type_url] = _Waiting(tuple(sorted(asked)), claims, interest)
+        self._held[type_url] = _Waiting(asked, claims, interest)
         if not claims or any(other in self.watches for other in _SERVED if other != type_url):
             self._release()
             return []
@@ -363,24 +363,29 @@ class Stream:
 
     def _changed(self, watch: Watch, request: Request) -> None:
         """What a later request subscribes to and unsubscribes from; everything that it asks for by name is answered."""
-        asked = set(request.subscribe) - set(request.unsubscribe) - {"*"}
         if watch.type_url not in _SERVED:
             return
+        asked, type_url = _asked(request), watch.type_url
         if watch.interest is not None:
-            new_claims = {name for name in request.claims if not watch.interest.knows(name)}
-            is_changed = watch.interest.unsubscribe(request.unsubscribe) or bool(new_claims)
-            if asked or is_changed or "*" in request.subscribe:
-                interest, keys, claims = watch.interest, tuple(sorted(asked | new_claims)), request.claims
+            interest, is_owed = watch.interest, bool(asked) or "*" in request.subscribe
+            if is_owed or request.unsubscribe or request.claims:
                 self._answers.append(
                     _Answer(
-                        lambda cursors: self._feed.ask(interest, keys, claims, cursors), size_bytes=request.size_bytes
+                        lambda cursors: self._feed.ask(
+                            interest,
+                            asked,
+                            request.claims,
+                            cursors,
+                            forgotten=request.unsubscribe,
+                            is_owed=is_owed,
+                        ),
+                        size_bytes=request.size_bytes,
                     )
                 )
         elif asked:
-            names, type_url = tuple(sorted(asked)), watch.type_url
             self._answers.append(
                 _Answer(
-                    lambda cursors: self._feed.named(type_url, names, cursors, self._interest_at(cursors)),
+                    lambda cursors: self._feed.named(type_url, asked, cursors, self._interest_at(cursors)),
                     size_bytes=request.size_bytes,
                 )
             )
@@ -468,6 +473,19 @@ class Stream:
 class _Waiting(Struct, frozen=True):
     """A first request, before it is answered."""
 
-    asked: tuple[str, ...]
+    asked: Collection[str]
     claims: Claims
     interest: Interest | None
+
+
+def _asks_for_all(request: Request) -> bool:
+    return ("*" in request.subscribe or "*" in request.claims) and "*" not in request.unsubscribe
+
+
+def _asked(request: Request, claimed: Iterable[str] = ()) -> Collection[str]:
+    """What a request asks for by name, once each and in its order, with what the client holds where that counts too.
+    What it takes back in the same breath is not asked for."""
+    names = {**dict.fromkeys(request.subscribe), **dict.fromkeys(claimed)}
+    for name in ("*", *request.unsubscribe):
+        names.pop(name, None)
+    return names.keys()

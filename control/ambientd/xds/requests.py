@@ -29,6 +29,7 @@ class Request(Struct, frozen=True):
     type_url: str
     node: NodeMessage | None = None
     subscribe: tuple[str, ...] = ()
+    """Each name once, as in the other one."""
     unsubscribe: tuple[str, ...] = ()
     claims: dict[str, str] = {}
     """`initial_resource_versions`."""
@@ -51,14 +52,15 @@ def parse(raw: bytes) -> Generator[None, None, Request]:
         else:
             rest, parts = yield from _cut(raw)
             message = DeltaDiscoveryRequest.FromString(rest)
-        subscribe = list(message.resource_names_subscribe)
-        unsubscribe = list(message.resource_names_unsubscribe)
+        # Hashed here, in slices, whoever looks for them later.
+        subscribe = dict.fromkeys(message.resource_names_subscribe)
+        unsubscribe = dict.fromkeys(message.resource_names_unsubscribe)
         claims = dict(message.initial_resource_versions)
         for raw_part in parts:
             yield
             part = DeltaDiscoveryRequest.FromString(raw_part)
-            subscribe += part.resource_names_subscribe
-            unsubscribe += part.resource_names_unsubscribe
+            subscribe.update(dict.fromkeys(part.resource_names_subscribe))
+            unsubscribe.update(dict.fromkeys(part.resource_names_unsubscribe))
             claims.update(part.initial_resource_versions)
     except (DecodeError, ValueError, IndexError) as error:
         raise Malformed(str(error)) from error
