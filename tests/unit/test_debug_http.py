@@ -102,7 +102,7 @@ async def test_an_empty_state_is_a_whole_answer(client: Client) -> None:
 @pytest.mark.parametrize("page", ["ambientz", "syncz", "problems", "adsz", "connections", "list"])
 async def test_pretty_is_the_same_json_indented_by_four(client: Client, state: State, page: str) -> None:
     state.with_the_shop()
-    state.clients = [zt(1, address=TypeStatus("n1", "n1", 1.0, "", ()))]
+    state.clients = [zt(1, address=TypeStatus("n1", "n1", 1.0, "", tuple))]
     state.found = [Problem(Ref("Kubernetes", "Pod", "shop", "cart-0"), ("one", "two"), True)]
     plain_text = await (await client.get(f"/debug/{page}")).text()
     pretty = await (await client.get(f"/debug/{page}?pretty")).text()
@@ -212,7 +212,7 @@ async def test_problems_name_object_and_what_is_wrong(client: Client, state: Sta
 
 async def test_syncz_tells_nonces_and_the_last_error_and_filters_by_namespace(client: Client, state: State) -> None:
     state.clients = [
-        zt(1, address=TypeStatus("n2", "n1", 0.5, "bad", ()), authorization=TypeStatus("", "", None, "", ())),
+        zt(1, address=TypeStatus("n2", "n1", 0.5, "bad", tuple), authorization=TypeStatus("", "", None, "", tuple)),
         zt(2, namespace="shop"),
     ]
     assert await (await client.get("/debug/syncz?namespace=istio-system")).json() == [
@@ -234,7 +234,7 @@ async def test_syncz_tells_nonces_and_the_last_error_and_filters_by_namespace(cl
 
 
 async def test_connections_are_listed_and_adsz_has_the_details(client: Client, state: State) -> None:
-    state.clients = [zt(1, address=TypeStatus("", "", None, "", ("/10.0.0.1",)))]
+    state.clients = [zt(1, address=TypeStatus("", "", None, "", lambda: ["/10.0.0.1"]))]
     brief = {
         "connectionId": "zt-1.istio-system-1",
         "connectedAt": "1970-01-01T00:00:00.500000Z",
@@ -263,7 +263,7 @@ async def test_config_dump_needs_a_client_and_says_so_in_istioctl_s_words(client
 
 async def test_config_dump_gives_what_a_client_holds_of_the_types_that_it_watches(client: Client, state: State) -> None:
     state.with_the_shop()
-    status = TypeStatus("n1", "n1", 1.0, "", ())
+    status = TypeStatus("n1", "n1", 1.0, "", tuple)
     state.clients = [zt(1, address=status), zt(2, address=status, authorization=status)]
 
     async def dump(query: str) -> list[dict[str, Any]]:

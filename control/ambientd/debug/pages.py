@@ -187,7 +187,7 @@ def _connection(client: ConnectionInfo, *, with_details: bool) -> dict[str, Any]
         "address": peer_address(client.peer),
     }
     if with_details:
-        watches = {url: list(status.names) for url, status in sorted(client.types.items())}
+        watches = {url: list(status.names()) for url, status in sorted(client.types.items())}
         described |= _without_empty(
             {
                 "labels": client.node.metadata.get("LABELS", {}),

@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import grpc
@@ -99,8 +99,8 @@ class TypeStatus(Struct):
     sent_at_s: float | None
     """Wall clock; None: nothing was sent."""
     last_error: str
-    names: tuple[str, ...]
-    """Subscribed names; empty for a wildcard."""
+    names: Callable[[], Collection[str]]
+    """Subscribed names now; none for a wildcard. There may be very many, which few pages show."""
 
 
 class ConnectionInfo(Struct):
@@ -160,7 +160,7 @@ class Connection:
                 watch.nonce_acked,
                 self.sent_at_s.get(url),
                 watch.last_error,
-                () if watch.interest is None else tuple(watch.interest.subscriptions()),
+                tuple if watch.interest is None else watch.interest.subscriptions,
             )
             for url, watch in self.stream.watches.items()
         }
