@@ -35,8 +35,9 @@ from ambientd.sources.files import watch_folder
 from ambientd.sources.mesh_file import watch_mesh_file
 from ambientd.sources.watches import Watch
 from ambientd.stalls import watch_stalls
+from ambientd.xds.connections import Registry
 from ambientd.xds.server import CannotListen, check_listen, plain_server
-from ambientd.xds.service import Registry, Service
+from ambientd.xds.service import Service
 
 if TYPE_CHECKING:
     from ambientd.kube.api import Api

@@ -18,7 +18,8 @@ from ambientd.push.feed import Feed
 from ambientd.resources.decode import decode
 from ambientd.resources.events import Event, Put, Synced
 from ambientd.resources.kinds import KINDS
-from ambientd.xds.service import Registry, Service
+from ambientd.xds.connections import Registry
+from ambientd.xds.service import Service
 from tests.bench import mesh
 from tests.bench.report import put, report
 

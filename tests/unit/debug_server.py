@@ -17,8 +17,8 @@ from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.resources.ref import Ref
 from ambientd.settings import Settings
 from ambientd.sources.watches import Watch
+from ambientd.xds.connections import ConnectionInfo, TypeStatus
 from ambientd.xds.node import Node
-from ambientd.xds.service import ConnectionInfo, TypeStatus
 from ambientd_api.security_pb2 import Action, Authorization, Scope
 from ambientd_api.workload_pb2 import Address, NetworkAddress, Service, Workload
 

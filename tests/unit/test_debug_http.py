@@ -22,8 +22,8 @@ from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.resources.ref import Ref
 from ambientd.settings import Address as ListenAddress
 from ambientd.settings import Settings
+from ambientd.xds.connections import TypeStatus
 from ambientd.xds.server import CannotListen
-from ambientd.xds.service import TypeStatus
 from ambientd_api.workload_pb2 import Address, Workload
 from tests.unit.debug_server import CART, CART_SERVICE, TILL, State, commit, rendered, workload, zt
 

@@ -13,8 +13,8 @@ import yaml
 from ambientd.resources.events import Invalid, Put
 from ambientd.resources.kinds import KINDS
 from ambientd.resources.manifest import decode_manifest
+from ambientd.xds.connections import Connection, Registry
 from ambientd.xds.protocol import Requested, Stream
-from ambientd.xds.service import Connection, Registry
 from ambientd_api import workload_pb2 as api
 from tests.unit.conversation import node_message, subscribe
 from tests.unit.mesh_of_one import NOTHING, Mesh, Sent, pod_uid, service_name

@@ -14,10 +14,11 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest
 
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.rounds import Part
+from ambientd.xds.connections import Registry
 from ambientd.xds.node import Node
 from ambientd.xds.protocol import HOLD_FIRST_S, Note
 from ambientd.xds.requests import Request
-from ambientd.xds.service import SERVICE, Budget, Registry, Service
+from ambientd.xds.service import SERVICE, Budget, Service
 from tests.unit.conversation import Mesh, Rendered, Response, decoded, node_message, pod, policy, uid
 
 PATIENCE_S = 20.0

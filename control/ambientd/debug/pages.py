@@ -21,7 +21,7 @@ from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.views import Entry, R, View, live
 from ambientd.resources.ref import Ref
 from ambientd.sources.watches import Watch
-from ambientd.xds.service import ConnectionInfo, TypeStatus
+from ambientd.xds.connections import ConnectionInfo, TypeStatus
 from ambientd_api.security_pb2 import Authorization
 from ambientd_api.workload_pb2 import Address
 

@@ -12,7 +12,7 @@ from ambientd.push.feed import Feed
 from ambientd.resources.ref import Ref
 from ambientd.settings import Settings
 from ambientd.sources.watches import Watch
-from ambientd.xds.service import ConnectionInfo
+from ambientd.xds.connections import ConnectionInfo
 
 
 class Problem(Protocol):
