@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from ambientd.ca.authority import Public
@@ -45,6 +47,84 @@ async def test_roots_that_were_not_taken_are_not_taken_by_a_death_either(tmp_pat
         "must hold the roots in use",
     )
     assert {public.roots for public in heard} == {first.roots}
+
+
+@pytest.mark.parametrize("has_secret", [False, True], ids=["nothing else", "an old self-signed secret"])
+@pytest.mark.parametrize("place", ["folder without a cluster", "folder", "secret"])
+async def test_a_plugged_in_authority_that_is_gone_is_not_replaced_by_a_self_signed_one(
+    tmp_path: Path, place: str, has_secret: bool
+) -> None:
+    stored, heard, folder = Stored(), list[Public](), tmp_path / "cacerts"
+    if has_secret:
+        other = Keeper(
+            Security(ca_dir=str(folder)), cast("Secrets", stored), trust_domain=lambda: "other", changed=lambda _: None
+        )
+        await other.start()
+        await other.signer.close()
+    before = set(stored.held)
+    security = Security(ca_dir=str(folder), uses_remote_certs=place == "secret")
+    secrets = None if place == "folder without a cluster" else cast("Secrets", stored)
+
+    def plug() -> None:
+        write(folder, GOOD) if place != "secret" else stored.put("cacerts", GOOD)
+
+    def unplug() -> None:
+        shutil.rmtree(folder) if place != "secret" else stored.held.pop("cacerts")
+
+    plug()
+    keeper = Keeper(security, secrets, trust_domain=lambda: "cluster.local", changed=heard.append)
+    await keeper.start()
+    said = "Secret istio-system/cacerts" if place == "secret" else str(folder)
+    await _dies_between(keeper, unplug, plug, f"{said}: must hold the certificate authority")
+    assert {public.certificate.encode() for public in heard} == {GOOD["ca-cert.pem"]}
+    assert set(stored.held) - {"cacerts"} == before
+
+
+@pytest.mark.parametrize("has_cluster", [False, True])
+async def test_a_self_signed_root_is_not_replaced_by_what_is_plugged_in_meanwhile(
+    tmp_path: Path, has_cluster: bool
+) -> None:
+    heard, folder = list[Public](), tmp_path / "cacerts"
+    secrets = cast("Secrets", Stored()) if has_cluster else None
+    keeper = Keeper(Security(ca_dir=str(folder)), secrets, trust_domain=lambda: "cluster.local", changed=heard.append)
+    await keeper.start()
+    async with in_background(keeper.run()):
+        write(folder, GOOD)
+        assert keeper.signer.pid is not None
+        os.kill(keeper.signer.pid, signal.SIGKILL)
+        await until(lambda: keeper.signer.restarts > 0 and keeper.signer.is_ready)
+    assert len({public.roots for public in heard}) == 1
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+async def test_another_key_in_the_secret_is_taken_only_where_the_secret_is_followed(
+    tmp_path: Path, is_followed: bool
+) -> None:
+    stored, heard, others = Stored(), list[Public](), Stored()
+    security = Security(ca_dir=str(tmp_path / "none"), root_check_s=3600.0 if is_followed else None)
+    keepers = [
+        Keeper(security, cast("Secrets", each), trust_domain=lambda: "cluster.local", changed=heard.append)
+        for each in (stored, others)
+    ]
+    for keeper in keepers:
+        await keeper.start()
+    await keepers[1].signer.close()
+    own, other = stored.held["istio-ca-secret"], others.held["istio-ca-secret"]
+    if not is_followed:
+        await _dies_between(
+            keepers[0],
+            lambda: stored.held.update({"istio-ca-secret": other}),
+            lambda: stored.held.update({"istio-ca-secret": own}),
+            "the root has another key",
+        )
+        assert heard[-1] == heard[0]
+        return
+    async with in_background(keepers[0].run()):
+        stored.held["istio-ca-secret"] = other
+        assert keepers[0].signer.pid is not None
+        os.kill(keepers[0].signer.pid, signal.SIGKILL)
+        await until(lambda: len(heard) == 3)
+    assert heard[2].certificate == heard[1].certificate
 
 
 async def test_what_was_not_taken_while_the_process_was_dead_is_no_trouble_once_it_was(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from ambientd.ca.roots import (
     Rotate,
     expiries,
     expiry_warning,
+    is_renewed,
     judge_reload,
     next_step,
     read_plugged_in,
@@ -55,6 +56,7 @@ _FILES = (
     *("ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem", "ca-crl.pem"),
     *("tls.crt", "tls.key", "ca.crt", _MARKER),
 )
+_UNTIL_BACK = "nothing is signed until it is back as it was, or the server is restarted"
 _NATIVE = frozenset({"ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem"})
 
 
@@ -143,32 +145,40 @@ class Keeper:
     # Where it comes from (ca.md 10.1).
 
     async def _load(self) -> Authority:
-        self._remote_version = ""
-        files, source = await self._files()
-        plugged_in = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
-        is_generated = _MARKER in files and self._security.self_signed_in_cacerts
-        self._is_plugged_in = plugged_in is not None and not is_generated
-        if plugged_in is not None and not is_generated:
-            self._check_roots(plugged_in)
-            return plugged_in
-        self._remote_version = ""
-        extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
-        if self._secrets is None:
-            if self._in_memory is None:
-                log.warning("a self-signed root is made that nobody keeps: clients must be given it at each start")
-                self._in_memory = await self._create("a root made at this start", "")
-            return self._in_memory
-        return await self._self_signed(self._secrets, extra_roots)
-
-    def _check_roots(self, found: Authority) -> None:
-        """A signing process that died gets no other roots than it had: every client would have to be given them.
-        Raises Unusable."""
+        """The authority to use. A signing process that died gets the one that it had, or none: with another root every
+        client would be cut off."""
         active = self.signer.public
-        if active is not None and isinstance(judgement := judge_reload(active, found), Ignore):
-            effect = "nothing is signed until the former are back, or the server is restarted"
-            raise Unusable(
-                found.source, (Fault(found.names[3], "must hold the roots in use", judgement.reason, effect),)
-            )
+        if active is None:
+            self._remote_version = ""
+            files, source = await self._files()
+            found = self._plugged_in(files, source)
+            self._is_plugged_in = found is not None
+            extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
+            return found or await self._self_made(extra_roots)
+        if not self._is_plugged_in:
+            return await self._self_made(_extra_roots(active))
+        files, source = await self._files()
+        found = self._plugged_in(files, source)
+        if found is None:
+            if self._secrets is not None and self._remote_version:
+                source = self._secrets.source(PLUGGED_IN_SECRET)
+            raise Unusable(source, (Fault("", "must hold the certificate authority", "", _UNTIL_BACK),))
+        if isinstance(judgement := judge_reload(active, found), Ignore):
+            raise _another(found, judgement.reason)
+        return found
+
+    def _plugged_in(self, files: Mapping[str, bytes], source: str) -> Authority | None:
+        """Raises Unusable."""
+        found = read_plugged_in(files, source, with_crl=self._security.distributes_crl)
+        return None if _MARKER in files and self._security.self_signed_in_cacerts else found
+
+    async def _self_made(self, extra_roots: str) -> Authority:
+        if self._secrets is not None:
+            return await self._self_signed(self._secrets, extra_roots)
+        if self._in_memory is None:
+            log.warning("a self-signed root is made that nobody keeps: clients must be given it at each start")
+            self._in_memory = await self._create("a root made at this start", "")
+        return self._in_memory
 
     async def _files(self) -> tuple[Mapping[str, bytes], str]:
         try:
@@ -184,17 +194,20 @@ class Keeper:
         return files, str(self._folder)
 
     async def _self_signed(self, secrets: Secrets, extra_roots: str) -> Authority:
+        active = self.signer.public
         names = [SELF_SIGNED_SECRET, *([PLUGGED_IN_SECRET] if self._security.self_signed_in_cacerts else [])]
-        for name in names:
+        for name in names if active is None else [self._secret_name]:
             self._secret_name = name
             secret = await secrets.read(name)
             if secret is not None:
                 log.info("the secret of the self-signed root was found", source=secrets.source(name))
-                return read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
-        if self.signer.public is not None:
-            # The signing process died after the secret was deleted: another root would be foreign to every client.
-            effect = "nothing is signed until it is back; a restart of the server would make another root"
-            raise Unusable(secrets.source(names[0]), (Fault("", "must be there", "", effect),))
+                found = read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
+                # Where the secret is followed, a root that somebody put there would have been taken anyhow.
+                if active is not None and self._security.root_check_s is None and not is_renewed(active, found):
+                    raise _another(found, "the root has another key, and changes of the secret are not followed")
+                return found
+        if active is not None:
+            raise Unusable(secrets.source(self._secret_name), (Fault("", "must be there", "", _UNTIL_BACK),))
         authority = await self._create(secrets.source(names[-1]), extra_roots)
         data = secret_data(authority) | ({_MARKER: b""} if names[-1] == PLUGGED_IN_SECRET else {})
         await secrets.create(names[-1], SECRET_TYPE, Data(data))
@@ -364,6 +377,10 @@ class Keeper:
                 self._told[expiry.what] = text
                 if text:
                     log.warning("a certificate of the authority ends", what=text, source=public.source)
+
+
+def _another(found: Authority, reason: str) -> Unusable:
+    return Unusable(found.source, (Fault(found.names[3], "must hold the roots in use", reason, _UNTIL_BACK),))
 
 
 def first_delay_s(interval_s: float, dice: random.Random) -> float:

@@ -110,6 +110,12 @@ def next_step(active: str, stored: str, now: datetime.datetime, grace_percent: i
     return Keep() if active.strip() == stored.strip() else Adopt()
 
 
+def is_renewed(active: Public, fresh: Authority) -> bool:
+    """Whether a self-signed root has the key of the one in use, so that clients of either can verify the other."""
+    old, new = first_certificate(active.certificate), first_certificate(fresh.certificate)
+    return old is not None and new is not None and old.public_key() == new.public_key()
+
+
 class Take(Struct, frozen=True):
     """Files that changed may be verified and put to use."""
 
