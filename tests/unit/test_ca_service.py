@@ -248,7 +248,7 @@ async def test_a_pod_that_comes_within_two_seconds_is_waited_for_and_no_longer()
         assert names_of(await asking) == [OF_A]
         started_s = time.monotonic()
         assert await code_of(served.ask(identity("none", "none"))) == NOBODY
-        assert 1.9 <= time.monotonic() - started_s <= 3.0
+        assert 1.9 <= time.monotonic() - started_s <= 10.0
 
 
 async def test_a_request_that_waits_hears_of_its_own_pod_only() -> None:

@@ -431,9 +431,9 @@ def _says(said: str, line: str) -> bool:
 
 
 @asynccontextmanager
-async def watched(path: Path) -> AsyncIterator[Watched]:
+async def watched(path: Path, *, missing_s: float = 0.3, empty_s: float = 0.4) -> AsyncIterator[Watched]:
     watched = Watched(path)
-    patience = Patience(settle_s=0.05, missing_s=0.3, empty_s=0.4, change_s=1.0)
+    patience = Patience(settle_s=0.05, missing_s=missing_s, empty_s=empty_s, change_s=1.0)
     task = asyncio.create_task(watch_folder(path, "east", watched.emit, patience=patience, poll_s=0.1))
     try:
         yield watched
@@ -467,7 +467,7 @@ async def test_a_rename_over_a_file_is_one_change(tmp_path: Path) -> None:
 
 async def test_truncate_and_write_in_two_steps_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(A + B)
-    async with watched(tmp_path) as seen:
+    async with watched(tmp_path, empty_s=10.0) as seen:
         await seen.until_said("put b")
         with (tmp_path / "one.yaml").open("w") as file:
             await asyncio.sleep(0.15)
@@ -480,7 +480,7 @@ async def test_truncate_and_write_in_two_steps_deletes_nothing(tmp_path: Path) -
 
 async def test_delete_and_create_deletes_nothing(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(A)
-    async with watched(tmp_path) as seen:
+    async with watched(tmp_path, missing_s=2.0) as seen:
         await seen.until_said("put a")
         (tmp_path / "one.yaml").unlink()
         await asyncio.sleep(0.15)

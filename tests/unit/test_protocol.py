@@ -13,6 +13,7 @@ from ambientd.push.directory import Directory
 from ambientd.push.frames import ADDRESS, AUTHORIZATION
 from ambientd.push.ondemand import Interest
 from ambientd.push.rounds import HOLD, Job
+from ambientd.xds import protocol
 from ambientd.xds.protocol import HOLD_FIRST_S, Advanced, Code, End, Note, Requested, Stream, Wake
 from ambientd.xds.requests import Request
 from tests.unit.conversation import (
@@ -522,6 +523,87 @@ def test_unsubscribing_a_key_removes_nothing_and_what_it_stood_for_is_still_foll
 
 def test_unsubscribing_what_was_never_asked_for_is_not_answered(on_demand: Conversation) -> None:
     on_demand.is_silent_after(Request(ADDRESS, unsubscribe=("/10.9.9.9",)))
+
+
+@pytest.mark.parametrize(
+    ("unsubscribe", "claims"),
+    [
+        ((), {TILL.name: TILL.version}),
+        ((TILL.name,), {TILL.name: TILL.version}),
+        ((), {"*": "f00"}),
+        (("*",), {}),
+    ],
+    ids=["known", "known and taken back", "star", "star taken back"],
+)
+def test_what_a_later_request_claims_is_asked_for_only_if_it_is_new(
+    on_demand: Conversation, unsubscribe: tuple[str, ...], claims: dict[str, str]
+) -> None:
+    on_demand.answers(Request(ADDRESS, subscribe=(TILL.name,)))
+    for response in on_demand.hears(Request(ADDRESS, unsubscribe=unsubscribe, claims=claims)):
+        assert response.is_empty
+    for name in unsubscribe:
+        on_demand.peer.held[ADDRESS].pop(name, None)
+    told = on_demand.tells(pod("shop/till", ip="10.0.0.3"))
+    assert [response.names for response in told] == ([] if TILL.name in unsubscribe else [[TILL.name]])
+
+
+def test_what_a_later_request_claims_anew_is_answered(on_demand: Conversation) -> None:
+    (response,) = on_demand.hears(Request(ADDRESS, claims={TILL.name: "old", "/10.9.9.9": "f00"}))
+    assert (response.names, response.removed) == ([TILL.name], ("/10.9.9.9",))
+    on_demand.is_silent_after(Request(ADDRESS, claims={TILL.name: TILL.version}))
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are answered in twos."""
+    monkeypatch.setattr(protocol, "_ASKED_AT_ONCE", 2)
+
+
+_MANY = (TILL.name, "/10.9.9.1", "/10.9.9.2", "/10.0.0.1", "/10.9.9.3")
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_many_names_are_answered_piece_by_piece(on_demand: Conversation) -> None:
+    told = on_demand.hears(Request(ADDRESS, subscribe=_MANY))
+    assert [(response.names, response.removed) for response in told] == [
+        ([TILL.name], ("/10.9.9.1",)),
+        ([TILL.name], ("/10.9.9.2", "/10.0.0.1")),
+        ([], ("/10.9.9.3",)),
+    ]
+    late = pod("shop/late", ip="10.9.9.3", node="n7")
+    assert [response.names for response in on_demand.tells(late)] == [[late.name]]
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_many_names_of_a_first_request_are_answered_piece_by_piece(mesh: Mesh) -> None:
+    talk = Conversation(mesh, Peer(mesh, is_on_demand=True))
+    told = talk.hears(subscribe(ADDRESS, *_MANY))
+    assert [name for response in told for name in response.removed] == [*_MANY[1:4], _MANY[4]]
+    assert len(told) == 3
+    talk.check()
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_many_names_of_a_wildcard_client_are_answered_piece_by_piece(talk: Conversation) -> None:
+    talk.connects()
+    told = talk.hears(Request(ADDRESS, subscribe=_MANY))
+    assert [len(response.names) + len(response.removed) for response in told] == [2, 2, 1]
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_an_on_demand_client_that_comes_back_with_many_names_is_answered_at_once(mesh: Mesh) -> None:
+    old = pod("shop/till", ip="10.0.0.1", policies=["shop/old"])
+    mesh.change(old, policy("shop/old"))
+    mesh.change(pod("shop/till", ip="10.0.0.1", policies=["shop/new"]), policy("shop/new"), gone=["shop/old"])
+    talk = Conversation(mesh, Peer(mesh, is_on_demand=True))
+    talk.hears(subscribe(ADDRESS, *_MANY[1:], TILL.name, claims={TILL.name: old.version}))
+    told = talk.hears(subscribe(AUTHORIZATION, claims={"shop/old": policy("shop/old").version, ALLOW_ALL.name: "x"}))
+    assert "shop/old" in told[-1].removed
+
+
+def test_a_request_for_more_policies_than_there_can_be_ends_the_stream(talk: Conversation) -> None:
+    talk.hears(subscribe(AUTHORIZATION, claims={f"shop/{n}": "x" for n in range(100_001)}))
+    assert talk.peer.end == End(Code.INVALID_ARGUMENT, "a request may name at most 100000 policies")
 
 
 @pytest.mark.parametrize(

@@ -252,8 +252,8 @@ class Feed:
         forgotten: Collection[str],
         is_owed: bool,
     ) -> Steps[Round]:
-        has_forgotten = yield from interest.unsubscribe(forgotten)
         new = yield from interest.unknown(claims)
+        has_forgotten = yield from interest.unsubscribe(forgotten)
         if not (is_owed or has_forgotten or new):
             return (yield from self._on_demand(interest, None, {}, cursors, ()))
         keys = dict.fromkeys(chain(asked, new))

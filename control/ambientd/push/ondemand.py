@@ -35,12 +35,12 @@ class Interest:
         return name in self._keys or name in self.held
 
     def unknown(self, names: Iterable[str]) -> Generator[None, None, list[str]]:
-        """Those that are not among the subscriptions."""
+        """Those that are not among the subscriptions, and are names."""
         found = []
         for at, name in enumerate(names):
             if at % _YIELD_EVERY == 0:
                 yield
-            if not self.knows(name):
+            if name != "*" and not self.knows(name):
                 found.append(name)
         return found
 

@@ -15,7 +15,7 @@ client has answered these, and a moment more."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -42,6 +42,11 @@ _SERVED = (ADDRESS, AUTHORIZATION)
 _QUEUE_LIMIT, _QUEUE_LIMIT_BYTES = 100, 1 << 20
 """Requests that may stay unanswered while policies wait for the client, and their size: with so many, no more are read
 until these are answered, so that a flood waits in the client."""
+_ASKED_AT_ONCE = 4096
+"""Names of a request that are answered together. What is found under names has to be found again when a commit comes in
+between, in one piece."""
+_POLICIES_LIMIT = 100_000
+"""Names and versions in a request for policies, which are compared in one piece. No mesh has so many policies."""
 _TYPES_LIMIT = 100
 """Types that one stream may name: each is remembered, and a real client names a dozen at most."""
 COME_BACK = "transport is closing; connect again"
@@ -265,6 +270,8 @@ class Stream:
             mismatch = self._mismatch(self.node)
             if mismatch is not None:
                 return [self._end(Code.PERMISSION_DENIED, mismatch)]
+        if request.type_url == AUTHORIZATION and len(request.subscribe) + len(request.claims) > _POLICIES_LIMIT:
+            return [self._end(Code.INVALID_ARGUMENT, f"a request may name at most {_POLICIES_LIMIT} policies")]
         watch = self.watches.get(request.type_url)
         if watch is None:
             if request.error is not None:
@@ -330,17 +337,23 @@ class Stream:
         """Answers the first requests that waited, together where that gives a safe order."""
         held, self._held = self._held, {}
         claims: dict[str, Claims] = {type_url: waiting.claims for type_url, waiting in held.items()}
+        holds_something = any(claims.values())
         demand = held.get(ADDRESS)
         if demand is not None and demand.interest is not None:
-            interest, asked = demand.interest, demand.asked
+            interest = demand.interest
+            # A client that holds something is given all in one answer: after a part of it, old addresses would be under
+            # new policies.
+            first, *others = [demand.asked] if holds_something else _pieces(demand.asked)
             self._answers.append(
                 _Answer(
-                    lambda cursors: self._feed.first(claims, cursors, interest, asked),
+                    lambda cursors: self._feed.first(claims, cursors, interest, first),
                     tuple(claims),
-                    is_fresh=not any(claims.values()),
+                    is_fresh=not holds_something,
                 )
             )
-        elif any(claims.values()):
+            for piece in others:
+                self._ask(interest, piece)
+        elif holds_something:
             self._answers.append(
                 _Answer(lambda cursors: self._feed.first(claims, cursors, self._interest_at(cursors)), tuple(claims))
             )
@@ -365,30 +378,42 @@ class Stream:
         """What a later request subscribes to and unsubscribes from; everything that it asks for by name is answered."""
         if watch.type_url not in _SERVED:
             return
-        asked, type_url = _asked(request), watch.type_url
+        asked = _asked(request)
         if watch.interest is not None:
-            interest, is_owed = watch.interest, bool(asked) or "*" in request.subscribe
-            if is_owed or request.unsubscribe or request.claims:
-                self._answers.append(
-                    _Answer(
-                        lambda cursors: self._feed.ask(
-                            interest,
-                            asked,
-                            request.claims,
-                            cursors,
-                            forgotten=request.unsubscribe,
-                            is_owed=is_owed,
-                        ),
-                        size_bytes=request.size_bytes,
-                    )
-                )
-        elif asked:
-            self._answers.append(
-                _Answer(
-                    lambda cursors: self._feed.named(type_url, asked, cursors, self._interest_at(cursors)),
-                    size_bytes=request.size_bytes,
-                )
+            self._changed_on_demand(watch.interest, asked, request)
+            return
+        type_url, size_bytes = watch.type_url, request.size_bytes
+        if asked:
+            for piece in _pieces(asked):
+                self._named(type_url, piece, size_bytes)
+                size_bytes = 0
+
+    def _named(self, type_url: str, names: Collection[str], size_bytes: int) -> None:
+        self._answers.append(
+            _Answer(
+                lambda cursors: self._feed.named(type_url, names, cursors, self._interest_at(cursors)),
+                size_bytes=size_bytes,
             )
+        )
+
+    def _changed_on_demand(self, interest: Interest, asked: Collection[str], request: Request) -> None:
+        is_owed = bool(asked) or "*" in request.subscribe
+        if not (is_owed or request.unsubscribe or request.claims):
+            return
+        first, *others = [asked] if request.claims else _pieces(asked)
+        self._answers.append(
+            _Answer(
+                lambda cursors: self._feed.ask(
+                    interest, first, request.claims, cursors, forgotten=request.unsubscribe, is_owed=is_owed
+                ),
+                size_bytes=request.size_bytes,
+            )
+        )
+        for piece in others:
+            self._ask(interest, piece)
+
+    def _ask(self, interest: Interest, keys: Collection[str]) -> None:
+        self._answers.append(_Answer(lambda cursors: self._feed.ask(interest, keys, {}, cursors)))
 
     # What comes next.
 
@@ -482,10 +507,20 @@ def _asks_for_all(request: Request) -> bool:
     return ("*" in request.subscribe or "*" in request.claims) and "*" not in request.unsubscribe
 
 
-def _asked(request: Request, claimed: Iterable[str] = ()) -> Collection[str]:
+def _asked(request: Request, claimed: Collection[str] = ()) -> Collection[str]:
     """What a request asks for by name, once each and in its order, with what the client holds where that counts too.
     What it takes back in the same breath is not asked for."""
+    if not (claimed or request.unsubscribe or "*" in request.subscribe):
+        return request.subscribe
     names = {**dict.fromkeys(request.subscribe), **dict.fromkeys(claimed)}
     for name in ("*", *request.unsubscribe):
         names.pop(name, None)
     return names.keys()
+
+
+def _pieces(names: Collection[str]) -> list[Collection[str]]:
+    """Names that are answered one piece after the other; at least one, if only an empty one."""
+    if len(names) <= _ASKED_AT_ONCE:
+        return [names]
+    all_names = tuple(names)
+    return [all_names[start : start + _ASKED_AT_ONCE] for start in range(0, len(all_names), _ASKED_AT_ONCE)]
