@@ -436,11 +436,12 @@ def test_a_client_that_asks_for_nothing_is_told_nothing(on_demand: Conversation)
 )
 def test_whether_a_subscription_ended_is_told(asked: list[str], held: set[str], gone: list[str]) -> None:
     interest = Interest("", wakes_by_removal=True)
-    Job(interest.find(asked, Directory(), Mesh().feed.addresses)).run()
+    view = Mesh().feed.addresses
+    Job(interest.find(asked, Directory(), view)).run()
     interest.held |= held
     before = interest.subscriptions()
     assert all(interest.knows(name) for name in before)
-    assert Job(interest.unsubscribe(gone)).run() == (interest.subscriptions() != before)
+    assert Job(interest.unsubscribe(gone, view)).run() == (interest.subscriptions() != before)
 
 
 def test_a_policy_that_is_asked_for_by_name_brings_no_addresses(on_demand: Conversation) -> None:
@@ -521,6 +522,17 @@ def test_unsubscribing_a_key_removes_nothing_and_what_it_stood_for_is_still_foll
     assert [response.names for response in on_demand.tells(pod("shop/till", ip="10.0.0.3"))] == [[TILL.name]]
 
 
+def test_unsubscribing_a_service_by_name_does_not_end_what_its_address_brings(on_demand: Conversation) -> None:
+    vip = service("shop/vip.local", ip="10.9.0.1")
+    on_demand.mesh.change(vip)
+    on_demand.hears(Request(ADDRESS, subscribe=("/10.9.0.1",)))
+    on_demand.hears(Request(ADDRESS, unsubscribe=(vip.name,)))
+    joins = pod("shop/joins", services=[vip.name])
+    assert [response.names for response in on_demand.tells(joins)] == [[joins.name]]
+    on_demand.hears(Request(ADDRESS, unsubscribe=(vip.name, "/10.9.0.1")))
+    assert on_demand.tells(pod("shop/late", services=[vip.name])) == []
+
+
 def test_unsubscribing_what_was_never_asked_for_is_not_answered(on_demand: Conversation) -> None:
     on_demand.is_silent_after(Request(ADDRESS, unsubscribe=("/10.9.9.9",)))
 
@@ -572,6 +584,17 @@ def test_many_names_are_answered_piece_by_piece(on_demand: Conversation) -> None
     ]
     late = pod("shop/late", ip="10.9.9.3", node="n7")
     assert [response.names for response in on_demand.tells(late)] == [[late.name]]
+
+
+@pytest.mark.usefixtures("few_at_once")
+def test_the_pieces_of_an_answer_may_be_acknowledged_late(on_demand: Conversation) -> None:
+    peer = on_demand.peer
+    peer.take(Requested(Request(ADDRESS, subscribe=_MANY)))
+    told = peer.proceed()
+    assert len(told) == 3
+    for response in told:
+        peer.take(Requested(Request(ADDRESS, nonce=response.nonce)))
+    assert on_demand.notes == []
 
 
 @pytest.mark.usefixtures("few_at_once")

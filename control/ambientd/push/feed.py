@@ -253,7 +253,7 @@ class Feed:
         is_owed: bool,
     ) -> Steps[Round]:
         new = yield from interest.unknown(claims)
-        has_forgotten = yield from interest.unsubscribe(forgotten)
+        has_forgotten = yield from interest.unsubscribe(forgotten, self.addresses)
         if not (is_owed or has_forgotten or new):
             return (yield from self._on_demand(interest, None, {}, cursors, ()))
         keys = dict.fromkeys(chain(asked, new))

@@ -44,17 +44,22 @@ class Interest:
                 found.append(name)
         return found
 
-    def unsubscribe(self, names: Iterable[str]) -> Generator[None, None, bool]:
+    def unsubscribe(self, names: Collection[str], view: View[RenderedAddress]) -> Generator[None, None, bool]:
         """Forgets names and keys; never an object that another key still stands for. Whether there were any."""
         has_changed = False
         for at, name in enumerate(names):
             if at % _YIELD_EVERY == 0:
                 yield
             key = canonical_key(name)
-            before = self.knows(key) + self.knows(name)
-            self._keys.pop(key, None)
-            self.held.discard(name)
-            has_changed = has_changed or self.knows(key) + self.knows(name) != before
+            if key in self._keys:
+                del self._keys[key]
+                has_changed = has_changed or key not in self.held
+        for at, name in enumerate(names):
+            if at % _YIELD_EVERY == 0:
+                yield
+            if name in self.held and not self._has_key_of(view.rendered(name)):
+                self.held.remove(name)
+                has_changed = has_changed or name not in self._keys
         return has_changed
 
     def find(
@@ -151,8 +156,12 @@ class Interest:
             return False
         if self.node and rendered.node == self.node:
             return True
-        if any(service in self.held for service in rendered.services):
-            return True
+        return any(service in self.held for service in rendered.services) or self._has_key_of(rendered)
+
+    def _has_key_of(self, rendered: RenderedAddress | None) -> bool:
+        """Something was asked for that stands for this, other than its name."""
+        if rendered is None:
+            return False
         aliases = rendered.aliases if rendered.is_workload else map(base_address, rendered.aliases)
         return any(alias in self._keys for alias in aliases)
 

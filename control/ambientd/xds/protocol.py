@@ -174,6 +174,8 @@ class _Answer(Struct, frozen=True):
     has_cursors: bool = True
     is_fresh: bool = False
     """It is for a client that says that it holds nothing."""
+    goes_on: bool = False
+    """It is a further piece of the answer before it."""
     size_bytes: int = 0
     """Of the request."""
 
@@ -352,7 +354,7 @@ class Stream:
                 )
             )
             for piece in others:
-                self._ask(interest, piece)
+                self._go_on(interest, piece)
         elif holds_something:
             self._answers.append(
                 _Answer(lambda cursors: self._feed.first(claims, cursors, self._interest_at(cursors)), tuple(claims))
@@ -382,16 +384,17 @@ class Stream:
         if watch.interest is not None:
             self._changed_on_demand(watch.interest, asked, request)
             return
-        type_url, size_bytes = watch.type_url, request.size_bytes
         if asked:
-            for piece in _pieces(asked):
-                self._named(type_url, piece, size_bytes)
-                size_bytes = 0
+            first, *others = _pieces(asked)
+            self._named(watch.type_url, first, size_bytes=request.size_bytes)
+            for piece in others:
+                self._named(watch.type_url, piece, goes_on=True)
 
-    def _named(self, type_url: str, names: Collection[str], size_bytes: int) -> None:
+    def _named(self, type_url: str, names: Collection[str], *, goes_on: bool = False, size_bytes: int = 0) -> None:
         self._answers.append(
             _Answer(
                 lambda cursors: self._feed.named(type_url, names, cursors, self._interest_at(cursors)),
+                goes_on=goes_on,
                 size_bytes=size_bytes,
             )
         )
@@ -410,10 +413,10 @@ class Stream:
             )
         )
         for piece in others:
-            self._ask(interest, piece)
+            self._go_on(interest, piece)
 
-    def _ask(self, interest: Interest, keys: Collection[str]) -> None:
-        self._answers.append(_Answer(lambda cursors: self._feed.ask(interest, keys, {}, cursors)))
+    def _go_on(self, interest: Interest, keys: Collection[str]) -> None:
+        self._answers.append(_Answer(lambda cursors: self._feed.ask(interest, keys, {}, cursors), goes_on=True))
 
     # What comes next.
 
@@ -471,9 +474,10 @@ class Stream:
         cursors = self._cursors()
         if cursors:
             self._feed.at(self._ident, min(cursors.values()))
-        self._batch.clear()
-        for watch in self.watches.values():
-            watch.unacknowledged.clear()
+        if not answer.goes_on:
+            self._batch.clear()
+            for watch in self.watches.values():
+                watch.unacknowledged.clear()
         self._outbox.extend((part, answer) for part in job.result.parts)
 
     def _cursors(self) -> dict[str, Seq]:
