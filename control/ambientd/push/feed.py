@@ -174,7 +174,7 @@ class Feed:
         moves = yield from self._moves(cut, cursors, to)
         moves.owed = tuple(claims)
         if AUTHORIZATION in claims:
-            claimed_policies(moves, claims[AUTHORIZATION], self.policies, cut.all_policies)
+            yield from claimed_policies(moves, claims[AUTHORIZATION], self.policies, cut.all_policies)
         if ADDRESS in claims:
             yield from claimed_addresses(moves, claims[ADDRESS], self.addresses, addresses)
         return (yield from self._arranged(moves, to))
@@ -282,7 +282,7 @@ class Feed:
         moves = yield from self._moves(cut, cursors, to, interest, directory, found, claims.get(ADDRESS, {}))
         moves.owed = owed
         if AUTHORIZATION in claims:
-            claimed_policies(moves, claims[AUTHORIZATION], self.policies, cut.all_policies)
+            yield from claimed_policies(moves, claims[AUTHORIZATION], self.policies, cut.all_policies)
         return (yield from self._arranged(moves, to))
 
     # How jobs are made.

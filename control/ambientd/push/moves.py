@@ -99,10 +99,12 @@ def listed_at(entry: Entry[RenderedAddress], cursor: Seq) -> Listed:
 
 def claimed_policies(
     moves: Moves, claims: Claims, view: View[RenderedPolicy], served: Iterable[Entry[RenderedPolicy]]
-) -> None:
+) -> Generator[None, None, None]:
     """Adds what differs between the policies that a client claims and those that are served at the cut."""
     left = dict(claims)
-    for _, rendered in live(served):
+    for at, (_, rendered) in enumerate(live(served)):
+        if at % _YIELD_EVERY == 0:
+            yield
         claimed = left.pop(rendered.name, None)
         if claimed == rendered.version:
             continue
@@ -115,7 +117,9 @@ def claimed_policies(
         assert isinstance(state, PolicyState)
         moves.policies.append(PolicyChange(rendered.name, rendered.namespace, old, state))
         moves.rendered[rendered.name] = rendered
-    for name, claimed in left.items():
+    for at, (name, claimed) in enumerate(left.items()):
+        if at % _YIELD_EVERY == 0:
+            yield
         moves.policies.append(PolicyChange(name, namespace_of(name), _content(view, name, claimed), None))
 
 

@@ -138,7 +138,9 @@ def arrange(moves: Moves) -> Generator[None, None, list[Message]]:
         (before if when is When.BEFORE else after).frames.append(frame)
     first, main, last = (Message(AUTHORIZATION, [], []) for _ in range(3))
     for message, changes in ((first, plan.first), (main, plan.main), (last, plan.last)):
-        for change in changes:
+        for at, change in enumerate(changes):
+            if at % _YIELD_EVERY == 0:
+                yield
             if change.new is None:
                 message.removed.append(change.name)
             else:
