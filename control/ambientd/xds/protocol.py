@@ -223,7 +223,8 @@ class Stream:
     def is_full(self) -> bool:
         """So many requests wait that no other should be read until some are answered."""
         size_bytes = sum(answer.size_bytes for answer in self._answers)
-        return len(self._answers) >= _QUEUE_LIMIT or size_bytes >= _QUEUE_LIMIT_BYTES
+        requests = sum(not answer.goes_on for answer in self._answers)
+        return requests >= _QUEUE_LIMIT or size_bytes >= _QUEUE_LIMIT_BYTES
 
     def handle(self, event: Event) -> list[Command]:
         """The only door. After an `End` nothing is answered any more."""
