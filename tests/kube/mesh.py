@@ -91,8 +91,8 @@ class Mesh:
         assert not set(keeps) & set(self.removed)
 
     async def comes_to_rest(self, proxy: ChaosProxy) -> None:
-        """Every kind is watched again, and then nobody lists anything for as long as many a back-off would take. The API
-        server itself ends a watch now and then, of a custom kind that was defined anew, so a few times may be needed."""
+        """Every kind is watched again, and then nobody lists anything for as long as many a back-off would take. A few
+        attempts: the API server itself ends a watch now and then, of a custom kind that was defined anew."""
         for _ in range(4):
             await self.until(lambda: all(watch.state is State.WATCHING for watch in self.cluster.watches))
             before = self.lists(), sum(map(_is_whole_list, proxy.requests))
