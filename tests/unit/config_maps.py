@@ -15,6 +15,13 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 
+DEEP = "<something that is nested very deeply>"
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value).replace(json.dumps(DEEP), '{"f:a":' * 1500 + "{}" + "}" * 1500).encode()
+
+
 class ConfigMaps:
     """Takes the place of `Api`."""
 
@@ -25,6 +32,8 @@ class ConfigMaps:
         self.refusals: dict[str, list[ApiError]] = {}
         """By namespace: what the next attempts end with."""
         self.trouble_with_lists: ApiError | None = None
+        self.answers_after_s = 0.0
+        """How much later than watches whoever writes hears of it."""
         self._version = 1
         self._watchers: dict[str, list[asyncio.Queue[bytes]]] = {}
 
@@ -54,7 +63,7 @@ class ConfigMaps:
 
     def _tell(self, name: str, line: dict[str, Any]) -> None:
         for watcher in self._watchers.get(name, ()):
-            watcher.put_nowait(json.dumps(line).encode() + b"\n")
+            watcher.put_nowait(_encoded(line) + b"\n")
 
     # What the client asks.
 
@@ -66,11 +75,11 @@ class ConfigMaps:
             name = parameters["fieldSelector"].removeprefix("metadata.name=")
             items = [found for (_, named), found in self.held.items() if named == name]
             answer = {"kind": "ConfigMapList", "metadata": {"resourceVersion": str(self._version)}, "items": items}
-            return json.dumps(answer).encode()
+            return _encoded(answer)
         namespace, name = path.split("/")[4], path.split("/")[6]
         if (namespace, name) not in self.held:
             raise NotDefined(f"GET {path}: there is none")
-        return json.dumps(self.held[namespace, name]).encode()
+        return _encoded(self.held[namespace, name])
 
     async def send(self, method: str, path: str, *, urgency: Urgency, body: bytes) -> bytes:
         await asyncio.sleep(0)
@@ -86,6 +95,7 @@ class ConfigMaps:
             raise Refused(f"{method} {path}: it has changed", status=409)
         metadata = {key: value for key, value in given["metadata"].items() if key == "labels"}
         self.put(namespace, name, given["data"], **metadata)
+        await asyncio.sleep(self.answers_after_s)
         return b""
 
     @asynccontextmanager

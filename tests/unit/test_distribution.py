@@ -19,7 +19,7 @@ from ambientd.resources.core import Namespace
 from ambientd.resources.events import Delete, Put, Replace
 from ambientd.resources.mesh import LabelSelector
 from ambientd.resources.ref import Ref
-from tests.unit.config_maps import ConfigMaps
+from tests.unit.config_maps import DEEP, ConfigMaps
 from tests.unit.patience import until
 
 ROOTS, CRL = "istio-ca-root-cert", "istio-ca-crl"
@@ -148,6 +148,33 @@ async def test_an_edit_and_a_deletion_are_put_right_also_after_a_gap_in_the_watc
     at_work.cluster.end_watches(ROOTS)
     del at_work.cluster.held["shop", ROOTS]
     await at_work.until_held(ONE, "shop")
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_what_happens_while_a_write_is_being_answered_is_put_right(
+    at_work: Distributing, is_deleted: bool
+) -> None:
+    at_work.cluster.answers_after_s = 0.2
+    at_work.distributor.apply([found("shop")])
+    at_work.want(ONE)
+    await at_work.until_held(ONE, "shop")
+    if is_deleted:
+        at_work.cluster.delete("shop", ROOTS)
+    else:
+        at_work.cluster.put("shop", ROOTS, {ROOT_KEY: OTHER})
+    await at_work.until_held(ONE, "shop")
+    await until(lambda: at_work.distributor.missing() == 0)
+
+
+async def test_a_config_map_that_is_nested_very_deeply_is_one_like_others(at_work: Distributing) -> None:
+    """Whoever may write one in any namespace can have an API server keep such fields with it."""
+    for namespace in ("deep", "shop"):
+        fields = DEEP if namespace == "deep" else {}
+        at_work.cluster.put(namespace, ROOTS, {"other": "x"}, managedFields=[{"manager": "m", "fieldsV1": fields}])
+        at_work.distributor.apply([found(namespace)])
+    at_work.want(ONE)
+    await at_work.until_held(ONE, "deep", "shop")
+    assert at_work.cluster.data(ROOTS)["deep"] == {"other": "x", ROOT_KEY: ONE}
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.x509.oid import NameOID
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from ambientd.ca import serving
 from ambientd.ca.authority import Authority, Public
 from ambientd.ca.making import create_self_signed
 from ambientd.ca.serving import (
@@ -235,6 +239,55 @@ def test_a_certificate_that_has_expired_is_refused_and_says_when(files: Files) -
     files.certificate.write_bytes(old.pem)
     files.key.write_bytes(key_pem(old.key))
     with pytest.raises(BadPair, match=r"front\.pem: expired at 2026-08-01T12:00:00Z"):
+        read_pair(files)
+
+
+def test_a_certificate_that_is_not_valid_yet_is_refused_and_says_from_when(files: Files) -> None:
+    early = certify("early", "P-256/early", starts=NOW + 3650 * DAY, ends=NOW + 3660 * DAY)
+    files.certificate.write_bytes(early.pem)
+    files.key.write_bytes(key_pem(early.key))
+    with pytest.raises(BadPair, match=r"front\.pem: is not valid before 2036-07-29T12:00:00Z"):
+        read_pair(files)
+
+
+def self_signed(files: Files, key: Any, hash_: hashes.SHA256 | None = None) -> None:
+    """Files with a certificate of this key."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 5, now - DAY, now + DAY)
+    files.certificate.write_bytes(builder.sign(key, hash_).public_bytes(serialization.Encoding.PEM))
+    files.key.write_bytes(key_pem(key))
+
+
+@pytest.mark.parametrize("curve", [ec.SECP224R1(), ec.SECP256K1(), ec.BrainpoolP256R1()], ids=lambda curve: curve.name)
+def test_a_curve_that_grpc_does_not_know_is_refused(files: Files, curve: ec.EllipticCurve) -> None:
+    self_signed(files, ec.generate_private_key(curve), hashes.SHA256())
+    with pytest.raises(BadPair, match=r"front\.pem: must have an RSA key, or one of P-256, P-384 or P-521"):
+        read_pair(files)
+
+
+@pytest.mark.parametrize("kind", [ed25519.Ed25519PrivateKey, ed448.Ed448PrivateKey])
+def test_a_kind_of_key_that_is_not_shown_is_refused(files: Files, kind: Any) -> None:
+    self_signed(files, kind.generate())
+    with pytest.raises(BadPair, match=r"front\.pem: must have an RSA key"):
+        read_pair(files)
+
+
+def test_what_only_grpc_refuses_is_refused(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As RSA-PSS keys, and curves by their parameters, which read as other keys do."""
+    monkeypatch.setattr(serving, "_CURVES", {"secp224r1"})
+    self_signed(files, ec.generate_private_key(ec.SECP224R1()), hashes.SHA256())
+    with pytest.raises(BadPair, match=r"front\.pem: must have an RSA key, or one of P-256, P-384 or P-521"):
+        read_pair(files)
+
+
+def test_a_certificate_with_a_key_of_unknown_kind_is_refused(files: Files) -> None:
+    self_signed(files, rsa.generate_private_key(65537, 2048), hashes.SHA256())
+    der = x509.load_pem_x509_certificate(files.certificate.read_bytes()).public_bytes(serialization.Encoding.DER)
+    known, unknown = bytes.fromhex("06092a864886f70d010101"), bytes.fromhex("06092a864886f70d01017f")
+    changed = x509.load_der_x509_certificate(der.replace(known, unknown))
+    files.certificate.write_bytes(changed.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(BadPair, match=r"front\.pem: has a key that cannot be used"):
         read_pair(files)
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from ambientd.kube.backoff import Backoff
 from ambientd.kube.errors import ApiError, Forbidden, Garbled, Gone, NotFound, Refused
 from ambientd.kube.turns import Urgency
-from ambientd.kube.wire import Lines, decode_bookmark, decode_line, decode_page, error_of
+from ambientd.kube.wire import Lines, decode_bookmark, decode_line, decode_object, decode_page, decoded, error_of
 from ambientd.resources.core import Namespace
 from ambientd.resources.events import Delete, Event, Put, Replace
 from ambientd.resources.mesh import LabelSelector
@@ -105,6 +105,8 @@ class Distributor:
         """Values as last seen or written."""
         self._listed: set[str] = set()
         self._written: set[Key] = set()
+        self._writing: dict[Key, bool] = {}
+        """What is being written, and whether the watch has told of it since that began."""
         self._rivals: dict[Key, _Rivalry] = {}
         self._again: dict[Key, tuple[Backoff, asyncio.TimerHandle]] = {}
         self._due: dict[Key, None] = {}
@@ -224,6 +226,7 @@ class Distributor:
             if not after:
                 break
         self._held = {key: value for key, value in self._held.items() if key[1] != name} | found
+        self._writing = {key: was_told or key[1] == name for key, was_told in self._writing.items()}
         self._listed.add(name)
         self.look_everywhere()
         return page.version
@@ -259,6 +262,8 @@ class Distributor:
 
     def _saw(self, name: str, held: _ConfigMap, *, is_deleted: bool) -> None:
         key = held.metadata.namespace, name
+        if key in self._writing:
+            self._writing[key] = True
         if is_deleted:
             self._held.pop(key, None)
         else:
@@ -309,6 +314,7 @@ class Distributor:
         if truce_s > 0:
             self._later(key, truce_s)
             return
+        self._writing[key] = False
         try:
             await (self._update(key, wanted) if key in self._held else self._create(key, wanted))
         except (Forbidden, NotFound) as error:
@@ -321,6 +327,8 @@ class Distributor:
             self._later(key)
         else:
             self._forget_again(key)
+        finally:
+            del self._writing[key]
 
     async def _create(self, key: Key, wanted: Wanted) -> None:
         namespace, name = key
@@ -345,7 +353,7 @@ class Distributor:
         path = f"{_path(key[0])}/{key[1]}"
         raw = await self._api.get(path, urgency=Urgency.WRITE)
         try:
-            held = msgspec.json.decode(raw, type=dict[str, object])
+            held = decode_object(raw)
         except msgspec.DecodeError as error:
             raise Garbled(f"GET {path}: the answer is no object: {error}") from error
         data = held.get("data")
@@ -357,7 +365,9 @@ class Distributor:
         self._wrote(key, wanted)
 
     def _wrote(self, key: Key, wanted: Wanted) -> None:
-        self._held[key] = wanted.value
+        # What the watch has told meanwhile may be of after the write; if it is of before it, another look does no harm.
+        if not self._writing[key]:
+            self._held[key] = wanted.value
         self._written.add(key)
 
     def _truce_s(self, key: Key) -> float:
@@ -394,6 +404,6 @@ def _path(namespace: str) -> str:
 
 def _decode(raw: msgspec.Raw) -> _ConfigMap:
     try:
-        return _CONFIG_MAP.decode(raw)
+        return decoded(_CONFIG_MAP, raw)
     except msgspec.DecodeError as error:
         raise Garbled(f"a ConfigMap cannot be read: {error}") from error

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from ambientd.kube.errors import Garbled, NotDefined, Refused
 from ambientd.kube.turns import Urgency
+from ambientd.kube.wire import decode_object, decoded
 
 if TYPE_CHECKING:
     from ambientd.kube.api import Api
@@ -75,7 +76,7 @@ class Secrets:
         except NotDefined:
             return None
         try:
-            found = _SECRET.decode(raw)
+            found = decoded(_SECRET, raw)
             data = {key: base64.b64decode(value, validate=True) for key, value in (found.data or {}).items()}
         except (msgspec.DecodeError, binascii.Error, ValueError):
             raise Garbled(f"{self.source(name)}: the API server's answer is no secret") from None
@@ -92,8 +93,8 @@ class Secrets:
         path = f"{self._path}/{secret.name}"
         raw = await self._api.get(path, urgency=Urgency.READ)
         try:
-            held = msgspec.json.decode(raw, type=dict[str, object])
-            version = _SECRET.decode(raw).metadata.version
+            held = decode_object(raw)
+            version = decoded(_SECRET, raw).metadata.version
         except msgspec.DecodeError:
             raise Garbled(f"{self.source(secret.name)}: the API server's answer is no secret") from None
         if version != secret.version:

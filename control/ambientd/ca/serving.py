@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Never, Protocol
 
@@ -14,7 +15,7 @@ import grpc
 import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from msgspec import Struct
 
 from ambientd.aside import Stuck, read_file
@@ -28,6 +29,7 @@ log = structlog.get_logger("serving")
 
 _CHECK_S = 60.0
 _TELL_S = 60.0
+_CURVES = frozenset({"secp256r1", "secp384r1", "secp521r1"})
 _WORTH_S = 60.0
 """A certificate that lives less than this longer is not worth another."""
 
@@ -244,16 +246,22 @@ def read_pair(files: Files) -> Pair:
         key = serialization.load_pem_private_key(contents[files.key], None)
     except UNREADABLE as error:
         raise BadPair(f"{files.key}: must be an unencrypted private key in PEM ({type(error).__name__})") from None
-    if public_bytes(key.public_key()) != public_bytes(own.public_key()):
+    try:
+        belongs = public_bytes(key.public_key()) == public_bytes(own.public_key())
+    except UNREADABLE as error:
+        raise BadPair(f"{files.certificate}: has a key that cannot be used ({type(error).__name__})") from None
+    if not belongs:
         raise BadPair(f"{files.key}: must be the key of {files.certificate}, and is of another certificate")
     now_s = time.time()
+    if own.not_valid_before_utc.timestamp() > now_s:
+        raise BadPair(f"{files.certificate}: is not valid before {own.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ}")
     if own.not_valid_after_utc.timestamp() <= now_s:
         raise BadPair(f"{files.certificate}: expired at {own.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}")
     try:
         san = extension_of(own, x509.SubjectAlternativeName)
     except UNREADABLE:
         san = None
-    return Pair(
+    pair = Pair(
         certificates=contents[files.certificate].decode("utf-8", "replace"),
         key=PrivateKey(contents[files.key]),
         roots=contents[files.roots].decode("utf-8", "replace"),
@@ -261,6 +269,30 @@ def read_pair(files: Files) -> Pair:
         not_before_s=own.not_valid_before_utc.timestamp(),
         not_after_s=own.not_valid_after_utc.timestamp(),
     )
+    if not _can_be_shown(own, pair):
+        raise BadPair(f"{files.certificate}: must have an RSA key, or one of P-256, P-384 or P-521")
+    return pair
+
+
+def _can_be_shown(own: x509.Certificate, pair: Pair) -> bool:
+    """Whether gRPC takes it. Of one that it is given later and does not take it says nothing, and goes on with the one
+    before."""
+    key = own.public_key()
+    is_of_curve = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in _CURVES
+    if not (is_of_curve or isinstance(key, rsa.RSAPublicKey)):
+        return False
+    # The rest only gRPC itself can tell, when it opens a port: RSA-PSS keys, curves by their parameters.
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        try:
+            server.add_secure_port(
+                "127.0.0.1:0", grpc.ssl_server_credentials([(pair.key.pem, pair.certificates.encode())])
+            )
+        except RuntimeError:
+            return False
+        finally:
+            server.stop(None)
+    return True
 
 
 def followed(files: Files) -> FollowedFiles[Pair]:

@@ -4,7 +4,7 @@ that it is wanted. Pure. Must not know any kind."""
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -34,12 +34,25 @@ for, from whoever may write a kind whose definition keeps fields that it does no
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes | Raw) -> T:
+def decoded(decoder: msgspec.json.Decoder[T], raw: bytes | Raw) -> T:
     """Raises msgspec.DecodeError, and nothing else however deeply the JSON is nested."""
     try:
         return decoder.decode(raw)
     except RecursionError:
         return decoder.decode(shallow(bytes(raw)))
+
+
+def decode_object(raw: bytes) -> dict[str, Any]:
+    """A whole object that is to be written back, without its managed fields: they may be nested more deeply than can be
+    read, and the API server keeps them where they are left out. Raises msgspec.DecodeError."""
+    found = decoded(_OBJECT, raw)
+    metadata = found.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
+    return found
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 def shallow(raw: bytes) -> bytes:
@@ -90,7 +103,7 @@ _LIST = msgspec.json.Decoder(_List)
 def decode_page(raw: bytes) -> Page:
     """Raises Garbled. What is no list must not pass for an empty one."""
     try:
-        page = _decoded(_LIST, raw)
+        page = decoded(_LIST, raw)
     except msgspec.DecodeError as error:
         raise Garbled(f"the answer is no list of objects: {error}") from error
     if not (page.kind or "").endswith("List") or page.metadata is None or not page.metadata.version:
@@ -112,7 +125,7 @@ _LINE = msgspec.json.Decoder(WatchLine)
 def decode_line(raw: bytes) -> WatchLine:
     """Raises Garbled."""
     try:
-        return _decoded(_LINE, raw)
+        return decoded(_LINE, raw)
     except msgspec.DecodeError as error:
         raise Garbled(f"a line of the watch is no event: {error}") from error
 
@@ -131,7 +144,7 @@ _BOOKMARK = msgspec.json.Decoder(_HasMeta)
 def decode_bookmark(raw: bytes | Raw) -> str:
     """The resource version that a bookmark tells of. Raises Garbled."""
     try:
-        meta = _decoded(_BOOKMARK, raw).metadata
+        meta = decoded(_BOOKMARK, raw).metadata
     except msgspec.DecodeError as error:
         raise Garbled(f"a bookmark of the watch has no version: {error}") from error
     if meta is None or not meta.version:
@@ -166,7 +179,7 @@ def error_of(what: str, raw: bytes | Raw, status: int = 0, retry_after: str = ""
     """The error that an answer means: of a response with this HTTP status and `Retry-After`, or of an ERROR line of a
     watch (no status). `what` was asked for."""
     try:
-        told = _decoded(_STATUS, raw)
+        told = decoded(_STATUS, raw)
     except msgspec.DecodeError:
         told = _NO_STATUS
     details = told.details or _Details()
@@ -247,7 +260,7 @@ class Definition(Struct, frozen=True):
 def decode_definition(raw: bytes) -> Definition:
     """Raises Garbled."""
     try:
-        wire = _decoded(_DEFINITION, raw)
+        wire = decoded(_DEFINITION, raw)
     except msgspec.DecodeError as error:
         raise Garbled(f"the answer is no definition of a kind: {error}") from error
     served = tuple(version.name for version in wire.spec.versions if version.served)

@@ -163,7 +163,8 @@ class Authenticator:
         left_s = float("inf") if ends_s is None else ends_s - self._wall_s()
         try:
             async with asyncio.timeout(self._deadline_s):
-                return _Answer(await self._reviewer.review(token), min(BELIEVED_S, left_s))
+                reviewed = await self._reviewer.review(token)
+                return _Answer(reviewed, BELIEVED_S if ends_s is None else min(BELIEVED_S, ends_s - self._wall_s()))
         except TimeoutError:
             detail = f"no review of the token within {self._deadline_s:g} s"
             return _Answer(CannotTell(detail), 0.0, detail)
