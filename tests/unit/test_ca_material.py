@@ -75,7 +75,7 @@ def test_a_lone_root_is_refused_by_all_that_is_missing() -> None:
     assert [fault.path for fault in caught.value.faults] == ["ca-cert.pem", "ca-key.pem", "cert-chain.pem"]
 
 
-@pytest.mark.parametrize("missing", ["tls.key", "ca.crt"])
+@pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
 def test_a_part_of_a_tls_set_is_refused(missing: str) -> None:
     given = tls_files()
     del given[missing]

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ambientd.aside import Stuck, read_file
 from ambientd.ca.authority import Authority, Lifetimes, Public, Unusable
 from ambientd.ca.followed import POLL_S, FollowedFiles
+from ambientd.ca.parsing import first_certificate
 from ambientd.ca.roots import (
     PLUGGED_IN_SECRET,
     SECRET_TYPE,
@@ -89,6 +90,8 @@ class Keeper:
         self._in_memory: Authority | None = None
         """Only where there is nowhere else to keep it."""
         self._is_plugged_in = False
+        self._plugged_in_was = ""
+        """Where something plugged in was seen since the start, if only a part of it, or a broken one."""
         self._remote_version = ""
         self._secret_name = SELF_SIGNED_SECRET
         self._look = asyncio.Event()
@@ -145,23 +148,41 @@ class Keeper:
     # Where it comes from (ca.md 10.1).
 
     async def _load(self) -> Authority:
-        """The authority to use. A signing process that died gets the one that it had, or none: with another root every
-        client would be cut off."""
-        active = self.signer.public
-        if active is None:
-            self._remote_version = ""
-            files, source = await self._files()
+        try:
+            found = await (self._first() if self.signer.public is None else self._same(self.signer.public))
+        except (Unusable, SigningFailed, Conflict, ApiError) as error:
+            if self.signer.public is not None:
+                self._keep(str(error))
+            raise
+        return found
+
+    async def _first(self) -> Authority:
+        """What to begin with."""
+        self._remote_version = ""
+        files, source = await self._files()
+        try:
             found = self._plugged_in(files, source)
-            self._is_plugged_in = found is not None
-            extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
-            return found or await self._self_made(extra_roots)
+        except Unusable:
+            self._plugged_in_was = source
+            raise
+        self._is_plugged_in = found is not None
+        if found is not None:
+            self._plugged_in_was = source
+            return found
+        if self._plugged_in_was:
+            effect = "no self-signed root is made in its place, unless the server is started without it"
+            raise Unusable(self._plugged_in_was, (Fault("", "must hold the certificate authority", "", effect),))
+        extra_roots = files.get("root-cert.pem", files.get("ca.crt", b"")).decode("utf-8", "replace")
+        return await self._self_made(extra_roots)
+
+    async def _same(self, active: Public) -> Authority:
+        """A signing process that died gets the authority that it had, or none: with another root every client would be
+        cut off. Raises Unusable."""
         if not self._is_plugged_in:
             return await self._self_made(_extra_roots(active))
         files, source = await self._files()
         found = self._plugged_in(files, source)
         if found is None:
-            if self._secrets is not None and self._remote_version:
-                source = self._secrets.source(PLUGGED_IN_SECRET)
             raise Unusable(source, (Fault("", "must hold the certificate authority", "", _UNTIL_BACK),))
         if isinstance(judgement := judge_reload(active, found), Ignore):
             raise _another(found, judgement.reason)
@@ -186,11 +207,16 @@ class Keeper:
         except Stuck as error:
             fault = Fault("", "must be a folder whose files can be read", str(error), "nothing is put to use")
             raise Unusable(str(self._folder), (fault,)) from None
-        if self._security.uses_remote_certs and self._secrets is not None and not files.keys() >= _NATIVE:
-            secret = await self._secrets.read(PLUGGED_IN_SECRET)
+        is_whole = files.keys() >= _NATIVE or "tls.crt" in files
+        if self._security.uses_remote_certs and self._secrets is not None:
+            # A place that is in use is kept to.
+            is_remote = not is_whole if self.signer.public is None else bool(self._remote_version)
+            secret = await self._secrets.read(PLUGGED_IN_SECRET) if is_remote else None
             if secret is not None:
                 self._remote_version = secret.version
                 return secret.data.by_key, self._secrets.source(PLUGGED_IN_SECRET)
+            if self._remote_version:
+                return {}, self._secrets.source(PLUGGED_IN_SECRET)
         return files, str(self._folder)
 
     async def _self_signed(self, secrets: Secrets, extra_roots: str) -> Authority:
@@ -201,11 +227,9 @@ class Keeper:
             secret = await secrets.read(name)
             if secret is not None:
                 log.info("the secret of the self-signed root was found", source=secrets.source(name))
-                found = read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
-                # Where the secret is followed, a root that somebody put there would have been taken anyhow.
-                if active is not None and self._security.root_check_s is None and not is_renewed(active, found):
-                    raise _another(found, "the root has another key, and changes of the secret are not followed")
-                return found
+                if active is None:
+                    return read_self_signed(secret.data.by_key, secrets.source(name), extra_roots)
+                return await self._stored_again(secrets, secret, active)
         if active is not None:
             raise Unusable(secrets.source(self._secret_name), (Fault("", "must be there", "", _UNTIL_BACK),))
         authority = await self._create(secrets.source(names[-1]), extra_roots)
@@ -213,6 +237,27 @@ class Keeper:
         await secrets.create(names[-1], SECRET_TYPE, Data(data))
         log.info("a self-signed root was made", source=secrets.source(names[-1]))
         return authority
+
+    async def _stored_again(self, secrets: Secrets, secret: Secret, active: Public) -> Authority:
+        """What a signing process that died is given from the secret. Raises Unusable."""
+        source = secrets.source(secret.name)
+        self._check_kind(secret, source)
+        found = self._stored(secret, source, active)
+        if self._security.root_check_s is None:
+            # Where the secret is followed, a root that somebody put there would have been taken anyhow.
+            if not is_renewed(active, found):
+                raise _another(found, "the root has another key, and changes of the secret are not followed")
+            return found
+        # One that has ended cannot be used, and without a process nobody would renew it.
+        step = self._next_step(secret, active)
+        return await self._renewed(secrets, secret, source, active) if isinstance(step, Rotate) else found
+
+    def _check_kind(self, secret: Secret, source: str) -> None:
+        """A self-signed root in the secret of plugged-in authorities bears a mark; what has none is an operator's.
+        Raises Unusable."""
+        if secret.name == PLUGGED_IN_SECRET and _MARKER not in secret.data.by_key:
+            effect = "the self-signed root stays in use; a restart of the server would take what is plugged in"
+            raise Unusable(source, (Fault(_MARKER, "must be there", "", effect),))
 
     async def _create(self, source: str, extra_roots: str) -> Authority:
         return await self.signer.create(
@@ -298,10 +343,9 @@ class Keeper:
             return
         active = self.signer.public
         assert active is not None
-        stored = secret.data.by_key.get("ca-cert.pem", b"").decode("utf-8", "replace")
-        now = datetime.datetime.now(datetime.UTC)
         try:
-            match next_step(active.certificate, stored, now, self._security.root_grace_percent):
+            self._check_kind(secret, source)
+            match self._next_step(secret, active):
                 case Keep():
                     pass
                 case Adopt():
@@ -321,11 +365,20 @@ class Keeper:
             return
         self.trouble = ""
 
+    def _next_step(self, secret: Secret, active: Public) -> Keep | Adopt | Rotate:
+        stored = secret.data.by_key.get("ca-cert.pem", b"").decode("utf-8", "replace")
+        now = datetime.datetime.now(datetime.UTC)
+        return next_step(active.certificate, stored, now, self._security.root_grace_percent)
+
     def _stored(self, secret: Secret, source: str, active: Public) -> Authority:
         return read_self_signed(secret.data.by_key, source, _extra_roots(active))
 
-    async def _rotate(self, secrets: Secrets, secret: Secret, source: str, active: Public, reason: str) -> None:
+    async def _renewed(self, secrets: Secrets, secret: Secret, source: str, active: Public) -> Authority:
+        """The same root for longer, and written. Raises Unusable, SigningFailed, Conflict and ApiError."""
         old = self._stored(secret, source, active)
+        if first_certificate(old.certificate) is None:
+            # The one in use still tells subject and key id, and whether this is its key.
+            old = replace(old, certificate=active.certificate, roots=active.roots)
         fresh = await self.signer.renew(
             old,
             trust_domain=self._trust_domain(),
@@ -333,11 +386,16 @@ class Keeper:
             extra_roots=_extra_roots(active),
         )
         await secrets.replace(secret, _own(secret_data(fresh)))
+        return fresh
+
+    async def _rotate(self, secrets: Secrets, secret: Secret, source: str, active: Public, reason: str) -> None:
+        fresh = await self._renewed(secrets, secret, source, active)
         try:
             await self.signer.use(fresh)
         except (Unusable, SigningFailed):
-            written = await secrets.read(secret.name)
-            if written is not None:
+            written, ours = await secrets.read(secret.name), _own(secret_data(fresh)).by_key
+            # What somebody else has put there meanwhile is theirs.
+            if written is not None and ours.items() <= written.data.by_key.items():
                 await secrets.replace(written, _own(secret.data.by_key))
             raise
         log.info("the self-signed root was renewed", source=source, reason=reason)
@@ -396,7 +454,8 @@ def _own(data: Mapping[str, bytes]) -> Data:
 
 def _extra_roots(active: Public) -> str:
     """What the bundle in use has after the root itself."""
-    return active.roots[len(active.certificate) :] if active.roots.startswith(active.certificate) else ""
+    root = active.certificate if active.certificate.endswith("\n") else f"{active.certificate}\n"
+    return active.roots[len(root) :] if active.roots.startswith(root) else ""
 
 
 def read_folder(folder: Path) -> dict[str, bytes]:

@@ -26,7 +26,8 @@ _INCOMPLETE = "the whole set is left alone, since half of one would sign what no
 def read_plugged_in(files: Mapping[str, bytes], source: str, *, with_crl: bool = True) -> Authority | None:
     """The authority in a folder or a secret with these files, in native or TLS layout; None: there is none at all.
     `with_crl` is `PILOT_ENABLE_CA_CRL`. Raises Unusable for a part of a set (ca.md 10.1)."""
-    names = _TLS if "tls.crt" in files else _NATIVE
+    is_tls = "tls.crt" in files or ("tls.key" in files and not files.keys() & set(_NATIVE))
+    names = _TLS if is_tls else _NATIVE
     certificate, key, chain, roots, crl = names
     chain_names = ("tls.crt", "ca.crt") if names is _TLS else (chain,)
     has_chain = any(name in files for name in chain_names)
