@@ -34,6 +34,8 @@ class ConfigMaps:
         self.trouble_with_lists: ApiError | None = None
         self.answers_after_s = 0.0
         """How much later than watches whoever writes hears of it."""
+        self.binary: object = None
+        """Binary data of the last write."""
         self._version = 1
         self._watchers: dict[str, list[asyncio.Queue[bytes]]] = {}
 
@@ -94,6 +96,7 @@ class ConfigMaps:
         if held is not None and given["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]:
             raise Refused(f"{method} {path}: it has changed", status=409)
         metadata = {key: value for key, value in given["metadata"].items() if key == "labels"}
+        self.binary = given.get("binaryData")
         self.put(namespace, name, given["data"], **metadata)
         await asyncio.sleep(self.answers_after_s)
         return b""

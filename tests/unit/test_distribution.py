@@ -150,6 +150,24 @@ async def test_an_edit_and_a_deletion_are_put_right_also_after_a_gap_in_the_watc
     await at_work.until_held(ONE, "shop")
 
 
+async def test_an_update_that_is_forbidden_is_tried_again(at_work: Distributing) -> None:
+    at_work.cluster.put("shop", ROOTS, {ROOT_KEY: OTHER})
+    at_work.cluster.refusals["shop"] = [Forbidden("PUT: we may not")]
+    at_work.distributor.apply([found("shop")])
+    at_work.want(ONE)
+    await at_work.until_held(ONE, "shop")
+    assert at_work.cluster.writes == [("PUT", "shop")] * 2
+
+
+async def test_a_value_that_stands_as_binary_data_is_replaced(at_work: Distributing) -> None:
+    at_work.cluster.put("shop", ROOTS, {"other": "x"})
+    at_work.cluster.held["shop", ROOTS]["binaryData"] = {ROOT_KEY: "eA==", "more": "eA=="}
+    at_work.distributor.apply([found("shop")])
+    at_work.want(ONE)
+    await at_work.until_held(ONE, "shop")
+    assert at_work.cluster.binary == {"more": "eA=="}
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 async def test_what_happens_while_a_write_is_being_answered_is_put_right(
     at_work: Distributing, is_deleted: bool

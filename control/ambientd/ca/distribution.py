@@ -315,13 +315,15 @@ class Distributor:
             self._later(key, truce_s)
             return
         self._writing[key] = False
+        is_new = key not in self._held
         try:
-            await (self._update(key, wanted) if key in self._held else self._create(key, wanted))
-        except (Forbidden, NotFound) as error:
-            # The namespace is going, or gone, or not ours to write to.
-            log.info("roots are not written", namespace=namespace, name=name, reason=str(error))
-            self._forget_again(key)
+            await (self._create(key, wanted) if is_new else self._update(key, wanted))
         except ApiError as error:
+            if is_new and isinstance(error, Forbidden | NotFound):
+                # The namespace is going, or gone, or not ours to write to.
+                log.info("roots are not written", namespace=namespace, name=name, reason=str(error))
+                self._forget_again(key)
+                return
             self.failures += 1
             log.warning("roots could not be written, tried again", namespace=namespace, name=name, reason=str(error))
             self._later(key)
@@ -360,6 +362,9 @@ class Distributor:
         fields = dict(data) if isinstance(data, dict) else {}
         if fields.get(wanted.field) != wanted.value:
             held["data"] = {**fields, wanted.field: wanted.value}
+            if isinstance(binary := held.get("binaryData"), dict):
+                # A key may stand in one of the two only.
+                binary.pop(wanted.field, None)
             # With the version that was read: what somebody wrote since is not overwritten unseen.
             await self._api.send("PUT", path, urgency=Urgency.WRITE, body=msgspec.json.encode(held))
         self._wrote(key, wanted)
